@@ -1,0 +1,158 @@
+// Package cli is what the commands share: one way from an error to a line and
+// an exit status, signals, output that is checked, and facts as lines or JSON
+// (wire: Errors and exits; commands).
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/internal/strictjson"
+)
+
+// Exit statuses of the contract.
+const (
+	ExitDone    = 0
+	ExitRefused = 1
+	ExitUsage   = 2
+)
+
+// Status is an error that is an exit status and nothing else: whatever had to
+// be said has been said.
+type Status int
+
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+// Main runs the command tree and exits. It must be called from main.
+//
+// SIGHUP, SIGINT and SIGTERM end the context that the commands get; they clean
+// up, and the exit is 128 and the signal's number. A signal that was ignored
+// from outside (nohup) stays ignored. SIGPIPE becomes a write error.
+func Main(root *cobra.Command) {
+	ctx, stop := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	go func() {
+		stop(interrupted{(<-signals).(syscall.Signal)})
+	}()
+	os.Exit(Run(ctx, root, os.Stderr))
+}
+
+// interrupted is the cause of a context that a signal ended.
+type interrupted struct{ signal syscall.Signal }
+
+func (i interrupted) Error() string { return "interrupted by " + i.signal.String() }
+
+// Run executes the command tree and returns the exit status, having written the
+// refusal, if any, to stderr.
+func Run(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
+	prepare(root)
+	started := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
+	err := root.ExecuteContext(ctx)
+	if sig, ok := context.Cause(ctx).(interrupted); ok && err != nil {
+		fmt.Fprintf(stderr, "%s: %v\n", root.Name(), sig)
+		return 128 + int(sig.signal)
+	}
+	if err == nil {
+		return ExitDone
+	}
+	if status, ok := errors.AsType[Status](err); ok {
+		return int(status)
+	}
+	if _, ok := errors.AsType[*fault.Error](err); !ok && !started {
+		err = fault.New(fault.Usage, "%s; see %s --help", firstLine(err), root.Name())
+	}
+	Complain(stderr, err)
+	if fault.Is(err, fault.Usage) {
+		return ExitUsage
+	}
+	return ExitRefused
+}
+
+// Complain writes one refusal as its line.
+func Complain(stderr io.Writer, err error) {
+	fmt.Fprintln(stderr, fault.Line(err))
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// prepare sets what every command of ours has in common.
+func prepare(cmd *cobra.Command) {
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	cmd.DisableAutoGenTag = true
+	cmd.CompletionOptions.HiddenDefaultCmd = false
+	for _, sub := range cmd.Commands() {
+		prepare(sub)
+	}
+}
+
+// Args checks the number of positional arguments and says which are wanted.
+func Args(lo, hi int, names string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < lo || len(args) > hi {
+			want := names
+			if want == "" {
+				want = "no arguments"
+			}
+			return fault.New(fault.Usage, "%s takes %s, not %d argument(s); see %[1]s --help", cmd.CommandPath(), want, len(args))
+		}
+		return nil
+	}
+}
+
+// Home finds the effective home of this process.
+//
+// Errors: home-invalid.
+func Home() (*home.Home, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fault.Wrap(fault.HomeInvalid, err, "the program's own path is unknown; set FM_HOME")
+	}
+	return home.Locate(os.Getenv, exe)
+}
+
+// Print writes to the command's standard output and reports a failed write as
+// io: the work stands, and the message says so.
+func Print(cmd *cobra.Command, text []byte) error {
+	_, err := cmd.OutOrStdout().Write(text)
+	return fault.Wrap(fault.IO, err, "standard output; the work itself was done and stands")
+}
+
+// Fact is one printed line, "name: value"; in JSON the name's dashes are
+// underscores.
+type Fact struct{ Name, Value string }
+
+// Facts renders facts as lines, or as one pretty JSON object.
+func Facts(asJSON bool, facts ...Fact) ([]byte, error) {
+	if asJSON {
+		object := map[string]any{}
+		for _, f := range facts {
+			object[strings.ReplaceAll(f.Name, "-", "_")] = f.Value
+		}
+		return strictjson.Pretty(object)
+	}
+	var b strings.Builder
+	for _, f := range facts {
+		b.WriteString(f.Name + ": " + f.Value + "\n")
+	}
+	return []byte(b.String()), nil
+}
