@@ -101,6 +101,15 @@ func (d *Dir) Close() error {
 	return d.wrap("close", "", err)
 }
 
+// Dup returns a second descriptor of the same directory, to be closed on its own.
+func (d *Dir) Dup() (*Dir, error) {
+	fd, err := unix.FcntlInt(uintptr(d.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, d.wrap("dup", "", err)
+	}
+	return &Dir{fd, d.path}, nil
+}
+
 // Info describes the open directory itself.
 func (d *Dir) Info() (Info, error) {
 	info, err := fstat(d.fd)
