@@ -1,0 +1,290 @@
+package strictjson
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"hawser/internal/fault"
+)
+
+// MaxInt is the largest integer that every JSON reader holds exactly, 2^53-1.
+const MaxInt = 1<<53 - 1
+
+// A Check returns "" for a string that is as it must be, else what it must be,
+// in words that follow "must be", such as "1 to 64 bytes". It never
+// quotes the string.
+type Check func(string) string
+
+// Value is a cursor at one value of a decoded document. The first refusal of
+// any cursor of a document sticks to the document: [Value.Err] returns it, and
+// every accessor after it returns a zero value. Cursors of one document are
+// not safe for concurrent use.
+type Value struct {
+	doc    *document
+	parent *Value
+	name   string // of a member
+	index  int    // of an element
+	offset int64  // of raw in the document
+	raw    jsontext.Value
+	parts  []Value // members or elements, once split
+}
+
+type document struct {
+	Doc
+	data []byte
+	err  error
+}
+
+// Err returns the first refusal of the document, nil if there was none.
+func (v *Value) Err() error { return v.doc.err }
+
+// Fail refuses the document, unless it was refused before, with its Schema code
+// and a message "<document>: <member path>: <what>". The message must hold
+// nothing of the document.
+func (v *Value) Fail(format string, args ...any) {
+	if v.doc.err == nil {
+		v.doc.err = fault.New(or(v.doc.Schema, fault.SchemaInvalid),
+			"%s: %s%s", v.doc.Name, v.path(": "), fmt.Sprintf(format, args...))
+	}
+}
+
+// Members checks that the value is an object with exactly these members. A name
+// with a "?" after it may be absent.
+func (v *Value) Members(names ...string) {
+	if !v.is(jsontext.KindBeginObject, "an object") {
+		return
+	}
+	for _, name := range names {
+		if name, optional := strings.CutSuffix(name, "?"); !optional && v.member(name) == nil {
+			v.Fail("member %q is missing", name)
+		}
+	}
+	for i := range v.split() {
+		m := &v.parts[i]
+		if !slices.Contains(names, m.name) && !slices.Contains(names, m.name+"?") {
+			// The name is the document's own: only its place is told.
+			v.Fail("unknown member at %s", position(v.doc.data, m.offset))
+			return
+		}
+	}
+}
+
+// Get returns the member of an object; a missing one is refused.
+func (v *Value) Get(name string) *Value {
+	if v.is(jsontext.KindBeginObject, "an object") {
+		if m := v.member(name); m != nil {
+			return m
+		}
+		v.Fail("member %q is missing", name)
+	}
+	return &Value{doc: v.doc}
+}
+
+// Has reports whether an object has the member.
+func (v *Value) Has(name string) bool {
+	return v.is(jsontext.KindBeginObject, "an object") && v.member(name) != nil
+}
+
+// IsNull reports whether the value is null. Every typed accessor refuses null.
+func (v *Value) IsNull() bool {
+	return v.doc.err == nil && v.kind() == jsontext.KindNull
+}
+
+// Bool returns a boolean.
+func (v *Value) Bool() bool {
+	if v.doc.err != nil {
+		return false
+	}
+	switch v.kind() {
+	case jsontext.KindTrue:
+		return true
+	case jsontext.KindFalse:
+	default:
+		v.Fail("must be true or false")
+	}
+	return false
+}
+
+// Int returns an integer from lo to hi, both included and within ±[MaxInt]. A
+// fraction, an exponent or "-0" is refused even where the value would fit.
+func (v *Value) Int(lo, hi int64) int64 {
+	if !v.is(jsontext.KindNumber, "an integer") {
+		return 0
+	}
+	text := string(v.raw)
+	if text == "-0" || strings.ContainsAny(text, ".eE") {
+		v.Fail("must be an integer without fraction, exponent or -0")
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < lo || n > hi {
+		v.Fail("must be an integer from %d to %d", lo, hi)
+		return 0
+	}
+	return n
+}
+
+// String returns a string that passes check; a nil check takes any.
+func (v *Value) String(check Check) string {
+	if !v.is(jsontext.KindString, "a string") {
+		return ""
+	}
+	text, err := jsontext.AppendUnquote(nil, v.raw)
+	if err != nil {
+		v.Fail("must be a string")
+		return ""
+	}
+	if check != nil {
+		if must := check(string(text)); must != "" {
+			v.Fail("must be %s", must)
+			return ""
+		}
+	}
+	return string(text)
+}
+
+// Const checks that the value is exactly this string.
+func (v *Value) Const(want string) {
+	v.String(func(s string) string {
+		if s != want {
+			return strconv.Quote(want)
+		}
+		return ""
+	})
+}
+
+// Array returns the elements of an array of lo to hi of them.
+func (v *Value) Array(lo, hi int) []*Value {
+	if !v.is(jsontext.KindBeginArray, "an array") {
+		return nil
+	}
+	parts := v.split()
+	switch n := len(parts); {
+	case n < lo && hi == math.MaxInt:
+		v.Fail("must have at least %d elements", lo)
+		return nil
+	case n < lo || n > hi:
+		v.Fail("must have %d to %d elements", lo, hi)
+		return nil
+	}
+	elements := make([]*Value, len(parts))
+	for i := range parts {
+		elements[i] = &parts[i]
+	}
+	return elements
+}
+
+// Strings returns an array of lo to hi strings that each pass check.
+func (v *Value) Strings(lo, hi int, check Check) []string {
+	return list(v.Array(lo, hi), func(e *Value) string { return e.String(check) })
+}
+
+// StringSet returns an array of lo to hi different strings that each pass
+// check, in the document's order.
+func (v *Value) StringSet(lo, hi int, check Check) []string {
+	return set(v.Array(lo, hi), func(e *Value) string { return e.String(check) })
+}
+
+// IntSet returns a non-empty array of different integers from lo to hi, in the
+// document's order.
+func (v *Value) IntSet(lo, hi int64) []int64 {
+	return set(v.Array(1, math.MaxInt), func(e *Value) int64 { return e.Int(lo, hi) })
+}
+
+func list[T any](elements []*Value, read func(*Value) T) []T {
+	out := make([]T, 0, len(elements))
+	for _, e := range elements {
+		out = append(out, read(e))
+		if e.doc.err != nil {
+			return nil
+		}
+	}
+	return out
+}
+
+func set[T comparable](elements []*Value, read func(*Value) T) []T {
+	out := list(elements, read)
+	seen := make(map[T]bool, len(out))
+	for i, item := range out {
+		if seen[item] {
+			elements[i].Fail("stands in the array twice")
+			return nil
+		}
+		seen[item] = true
+	}
+	return out
+}
+
+// is reports whether the value is of the kind, and refuses it otherwise.
+func (v *Value) is(kind jsontext.Kind, what string) bool {
+	if v.doc.err != nil {
+		return false
+	}
+	if v.kind() != kind {
+		v.Fail("must be %s", what)
+		return false
+	}
+	return true
+}
+
+func (v *Value) kind() jsontext.Kind { return v.raw.Kind() }
+
+func (v *Value) member(name string) *Value {
+	for i := range v.split() {
+		if v.parts[i].name == name {
+			return &v.parts[i]
+		}
+	}
+	return nil
+}
+
+// split cuts an object or array into its members or elements, once. The bytes
+// were validated by Decode, so the decoder cannot fail here, and looking for
+// duplicate names again would be work done twice.
+func (v *Value) split() []Value {
+	if v.parts != nil {
+		return v.parts
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(v.raw), jsontext.AllowDuplicateNames(true))
+	open, err := dec.ReadToken()
+	if err != nil {
+		return nil
+	}
+	named := open.Kind() == jsontext.KindBeginObject
+	for {
+		part := Value{doc: v.doc, parent: v, index: len(v.parts)}
+		if named {
+			name, err := dec.ReadToken()
+			if err != nil || name.Kind() != jsontext.KindString {
+				return v.parts
+			}
+			part.name = name.String()
+		}
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return v.parts
+		}
+		end := dec.InputOffset()
+		start := end - int64(len(raw))
+		part.raw, part.offset = v.raw[start:end], v.offset+start
+		v.parts = append(v.parts, part)
+	}
+}
+
+// path is the member path followed by end, and "" for the root.
+func (v *Value) path(end string) string {
+	switch {
+	case v.parent == nil:
+		return ""
+	case v.name == "":
+		return v.parent.path("") + "[" + strconv.Itoa(v.index) + "]" + end
+	default:
+		return v.parent.path(".") + v.name + end
+	}
+}
