@@ -36,8 +36,11 @@ const openDir = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOE
 // Dir is an open directory. It is safe for concurrent use, except that Close
 // must come after every other call.
 type Dir struct {
-	fd   int
-	path string
+	fd int
+	// The path is put together when somebody asks: a path a level would make
+	// the memory of a walk grow with the square of the depth.
+	parent *Dir // nil: name is the whole path
+	name   string
 }
 
 // Open opens the directory at an absolute, clean path of which no component is
@@ -48,7 +51,7 @@ func Open(path string) (*Dir, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: unix.EINVAL}
 	}
 	if fd, err := openWhole(path); err == nil {
-		return &Dir{fd, path}, nil
+		return &Dir{fd: fd, name: path}, nil
 	}
 	// Either the platform has no such call (or a seccomp filter denies it), or
 	// the path is refused: then the walk finds out at which component.
@@ -61,16 +64,15 @@ func walk(path string) (*Dir, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: "/", Err: err}
 	}
-	d := &Dir{fd, "/"}
-	names := strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
-	if len(names) == 0 {
-		defer d.Close()
-		return d.sub(".", openDir)
-	}
+	d := &Dir{fd: fd, name: "/"}
+	names := strings.Split(path, "/")[1:]
 	for i, name := range names {
 		flags := openStep
 		if i == len(names)-1 {
 			flags = openDir
+		}
+		if name == "" { // path is "/"
+			name = "."
 		}
 		next, err := d.sub(name, flags)
 		d.Close()
@@ -79,13 +81,27 @@ func walk(path string) (*Dir, error) {
 		}
 		d = next
 	}
+	d.parent, d.name = nil, path
 	return d, nil
 }
 
 // Path returns the path of the directory as it was opened. It is for messages
 // and for programs that must be given a path: the directory may have been
 // renamed since.
-func (d *Dir) Path() string { return d.path }
+func (d *Dir) Path() string {
+	length := 0
+	for at := d; at != nil; at = at.parent {
+		length += len(at.name) + 1
+	}
+	path := make([]byte, length)
+	end := length
+	for at := d; at != nil; at = at.parent {
+		end -= copy(path[end-len(at.name):], at.name)
+		end--
+		path[end] = '/'
+	}
+	return filepath.Clean(string(path))
+}
 
 // Fd returns the descriptor, which stays d's and is closed by d.Close.
 func (d *Dir) Fd() int { return d.fd }
@@ -93,7 +109,7 @@ func (d *Dir) Fd() int { return d.fd }
 // Close closes the descriptor. A second Close is fs.ErrClosed.
 func (d *Dir) Close() error {
 	if d.fd < 0 {
-		return &fs.PathError{Op: "close", Path: d.path, Err: fs.ErrClosed}
+		return &fs.PathError{Op: "close", Path: d.Path(), Err: fs.ErrClosed}
 	}
 	// Not retried after EINTR: Linux has freed the descriptor by then.
 	err := unix.Close(d.fd)
@@ -107,7 +123,7 @@ func (d *Dir) Dup() (*Dir, error) {
 	if err != nil {
 		return nil, d.wrap("dup", "", err)
 	}
-	return &Dir{fd, d.path}, nil
+	return &Dir{fd, d.parent, d.name}, nil
 }
 
 // Info describes the open directory itself.
@@ -138,7 +154,7 @@ func (d *Dir) sub(name string, flags int) (*Dir, error) {
 	fd, err := openat(d.fd, name, flags, 0)
 	switch err {
 	case nil:
-		return &Dir{fd, filepath.Join(d.path, name)}, nil
+		return &Dir{fd: fd, parent: d, name: name}, nil
 	case unix.ENOTDIR, unix.ELOOP:
 		// Kernels differ in which of the two a link is.
 		if info, statErr := lstatat(d.fd, name); statErr == nil && info.IsLink() {
@@ -458,12 +474,7 @@ func (d *Dir) SyncFS() error {
 	return d.wrap("syncfs", "", retry(func() error { return syncFS(d.fd) }))
 }
 
-func (d *Dir) join(name string) string {
-	if name == "" {
-		return d.path
-	}
-	return filepath.Join(d.path, name)
-}
+func (d *Dir) join(name string) string { return filepath.Join(d.Path(), name) }
 
 func (d *Dir) wrap(op, name string, err error) error {
 	if err == nil {
@@ -475,7 +486,7 @@ func (d *Dir) wrap(op, name string, err error) error {
 // check refuses what is no single name.
 func (d *Dir) check(op, name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
-		return &fs.PathError{Op: op, Path: d.path + "/" + name, Err: unix.EINVAL}
+		return &fs.PathError{Op: op, Path: d.Path() + "/" + name, Err: unix.EINVAL}
 	}
 	return nil
 }
