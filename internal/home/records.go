@@ -53,7 +53,7 @@ func ParseRegistration(source string, data []byte) (*Registration, error) {
 		return nil, fault.New(fault.RegistrationInvalid, "registration of %s: %s", fault.Path(source), fmt.Sprintf(format, args...))
 	}
 	if why := wire.CheckSourceID(source); why != "" {
-		return refuse("its source id %s", why)
+		return refuse("its source id must be %s", why)
 	}
 	head, args, err := splitRecord(data)
 	if err != nil {
@@ -64,7 +64,7 @@ func ParseRegistration(source string, data []byte) (*Registration, error) {
 	}
 	reg := &Registration{Source: source, Adapter: head[0].value}
 	if why := wire.CheckAdapter(reg.Adapter); why != "" {
-		return refuse("adapter %s", why)
+		return refuse("adapter must be %s", why)
 	}
 	if len(head) == 2 && head[1].key == "argc" {
 		if len(args) == 0 || head[1].value != strconv.Itoa(len(args)) {
@@ -92,10 +92,10 @@ func ParseRegistration(source string, data []byte) (*Registration, error) {
 	}
 	reg.ConfigRef, reg.Token = head[8].value, head[9].value
 	if why := wire.CheckConfigRef(reg.ConfigRef); why != "" {
-		return refuse("config_ref %s", why)
+		return refuse("config_ref must be %s", why)
 	}
 	if why := wire.CheckDigest(reg.Token); why != "" {
-		return refuse("registration_token %s", why)
+		return refuse("registration_token must be %s", why)
 	}
 	return reg, nil
 }
@@ -161,10 +161,10 @@ func parseOwner(fields []field) (*Owner, error) {
 	}
 	o := &Owner{ExtensionID: fields[1].value, ExtensionVersion: fields[2].value}
 	if why := wire.CheckExtensionID(o.ExtensionID); why != "" {
-		return nil, errors.New("extension_id " + why)
+		return nil, errors.New("extension_id must be " + why)
 	}
 	if why := wire.CheckVersion(o.ExtensionVersion); why != "" {
-		return nil, errors.New("extension_version " + why)
+		return nil, errors.New("extension_version must be " + why)
 	}
 	n, err := strconv.Atoi(fields[3].value)
 	if err != nil || n < 1 || strconv.Itoa(n) != fields[3].value {
@@ -173,7 +173,7 @@ func parseOwner(fields []field) (*Owner, error) {
 	o.CapabilityVersion = n
 	for _, f := range fields[4:6] {
 		if why := wire.CheckDigest(f.value); why != "" {
-			return nil, errors.New(f.key + " " + why)
+			return nil, errors.New(f.key + " must be " + why)
 		}
 	}
 	o.PackageDigest, o.BindingDigest = wire.Digest(fields[4].value), wire.Digest(fields[5].value)
