@@ -26,13 +26,14 @@ type Check func(string) string
 // every accessor after it returns a zero value. Cursors of one document are
 // not safe for concurrent use.
 type Value struct {
-	doc    *document
-	parent *Value
-	name   string // of a member
-	index  int    // of an element
-	offset int64  // of raw in the document
-	raw    jsontext.Value
-	parts  []Value // members or elements, once split
+	doc        *document
+	parent     *Value
+	name       string // of a member
+	nameOffset int64  // in the document
+	index      int    // of an element
+	raw        jsontext.Value
+	offset     int64   // of raw in the document
+	parts      []Value // members or elements, once split
 }
 
 type document struct {
@@ -69,7 +70,7 @@ func (v *Value) Members(names ...string) {
 		m := &v.parts[i]
 		if !slices.Contains(names, m.name) && !slices.Contains(names, m.name+"?") {
 			// The name is the document's own: only its place is told.
-			v.Fail("unknown member at %s", position(v.doc.data, m.offset))
+			v.Fail("unknown member at %s", position(v.doc.data, m.nameOffset))
 			return
 		}
 	}
@@ -135,18 +136,14 @@ func (v *Value) String(check Check) string {
 	if !v.is(jsontext.KindString, "a string") {
 		return ""
 	}
-	text, err := jsontext.AppendUnquote(nil, v.raw)
-	if err != nil {
-		v.Fail("must be a string")
-		return ""
-	}
+	text := unquote(v.raw)
 	if check != nil {
-		if must := check(string(text)); must != "" {
+		if must := check(text); must != "" {
 			v.Fail("must be %s", must)
 			return ""
 		}
 	}
-	return string(text)
+	return text
 }
 
 // Const checks that the value is exactly this string.
@@ -165,12 +162,15 @@ func (v *Value) Array(lo, hi int) []*Value {
 		return nil
 	}
 	parts := v.split()
-	switch n := len(parts); {
-	case n < lo && hi == math.MaxInt:
-		v.Fail("must have at least %d elements", lo)
-		return nil
-	case n < lo || n > hi:
-		v.Fail("must have %d to %d elements", lo, hi)
+	if len(parts) < lo || len(parts) > hi {
+		switch hi {
+		case lo:
+			v.Fail("the number of elements must be %d", lo)
+		case math.MaxInt:
+			v.Fail("the number of elements must be at least %d", lo)
+		default:
+			v.Fail("the number of elements must be %d to %d", lo, hi)
+		}
 		return nil
 	}
 	elements := make([]*Value, len(parts))
@@ -257,24 +257,34 @@ func (v *Value) split() []Value {
 		return nil
 	}
 	named := open.Kind() == jsontext.KindBeginObject
+	next := func() (raw jsontext.Value, offset int64, ok bool) {
+		raw, err := dec.ReadValue() // fails at the closing bracket
+		end := dec.InputOffset()
+		start := end - int64(len(raw))
+		return v.raw[start:end], v.offset + start, err == nil
+	}
 	for {
 		part := Value{doc: v.doc, parent: v, index: len(v.parts)}
 		if named {
-			name, err := dec.ReadToken()
-			if err != nil || name.Kind() != jsontext.KindString {
+			name, offset, ok := next()
+			if !ok {
 				return v.parts
 			}
-			part.name = name.String()
+			part.name, part.nameOffset = unquote(name), offset
 		}
-		raw, err := dec.ReadValue()
-		if err != nil {
+		raw, offset, ok := next()
+		if !ok {
 			return v.parts
 		}
-		end := dec.InputOffset()
-		start := end - int64(len(raw))
-		part.raw, part.offset = v.raw[start:end], v.offset+start
+		part.raw, part.offset = raw, offset
 		v.parts = append(v.parts, part)
 	}
+}
+
+// unquote returns the text of a JSON string that was validated.
+func unquote(raw jsontext.Value) string {
+	text, _ := jsontext.AppendUnquote(nil, raw)
+	return string(text)
 }
 
 // path is the member path followed by end, and "" for the root.
