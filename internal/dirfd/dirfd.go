@@ -1,6 +1,7 @@
 package dirfd
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -124,6 +126,15 @@ func (d *Dir) Dup() (*Dir, error) {
 		return nil, d.wrap("dup", "", err)
 	}
 	return &Dir{fd, d.parent, d.name}, nil
+}
+
+// File returns a second descriptor as an *os.File, for what takes one.
+func (d *Dir) File() (*os.File, error) {
+	dup, err := d.Dup()
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(dup.fd), d.path), nil
 }
 
 // Info describes the open directory itself.
@@ -295,12 +306,29 @@ func (d *Dir) Chmod(mode uint32) error {
 }
 
 // Names returns the names of all entries, in byte order.
-func (d *Dir) Names() ([]string, error) { return d.NamesUpTo(-1) }
+func (d *Dir) Names() ([]string, error) {
+	entries, err := d.Entries(-1)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name
+	}
+	return names, nil
+}
 
-// NamesUpTo returns the names of the entries, in byte order, and stops reading
-// soon after it has max of them (max < 0: never), so that the memory it takes
-// is the caller's to bound: a result longer than max says that there are more.
-func (d *Dir) NamesUpTo(max int) ([]string, error) {
+// Entry is a name in a directory, and its type as far as the directory knows.
+type Entry struct {
+	Name string
+	Type uint32 // as in st_mode (S_IFMT); 0 when only Lstat can tell
+}
+
+// Entries returns the entries in the byte order of their names, and stops
+// reading soon after it has max of them (max < 0: never), so that the memory it
+// takes is the caller's to bound: a result longer than max says that there are
+// more.
+func (d *Dir) Entries(max int) ([]Entry, error) {
 	// A descriptor of its own has an offset of its own: the call can be
 	// repeated, and made by two goroutines at once.
 	fd, err := openat(d.fd, ".", openDir, 0)
@@ -311,13 +339,11 @@ func (d *Dir) NamesUpTo(max int) ([]string, error) {
 
 	buf := direntBuffers.Get().(*[16 << 10]byte)
 	defer direntBuffers.Put(buf)
-	var names []string
-	for max < 0 || len(names) <= max {
-		n, err := 0, error(nil)
-		for {
-			if n, err = unix.ReadDirent(fd, buf[:]); err != unix.EINTR {
-				break
-			}
+	var entries []Entry
+	for max < 0 || len(entries) <= max {
+		n, err := unix.ReadDirent(fd, buf[:])
+		if err == unix.EINTR {
+			continue
 		}
 		if err != nil {
 			return nil, d.wrap("readdir", "", err)
@@ -325,10 +351,29 @@ func (d *Dir) NamesUpTo(max int) ([]string, error) {
 		if n <= 0 {
 			break
 		}
-		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+		entries = appendDirents(entries, buf[:n])
 	}
-	slices.Sort(names)
-	return names, nil
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return entries, nil
+}
+
+// appendDirents appends what the kernel wrote into a buffer of directory
+// records. unix.ParseDirent would drop their types.
+func appendDirents(entries []Entry, buf []byte) []Entry {
+	for len(buf) > 0 {
+		record := (*unix.Dirent)(unsafe.Pointer(unsafe.SliceData(buf)))
+		name := buf[unsafe.Offsetof(record.Name):record.Reclen]
+		if end := bytes.IndexByte(name, 0); end >= 0 {
+			name = name[:end]
+		}
+		// The type of a directory record is that of st_mode, shifted.
+		entry := Entry{string(name), uint32(record.Type) << 12}
+		if entry.Name != "." && entry.Name != ".." && record.Ino != 0 {
+			entries = append(entries, entry)
+		}
+		buf = buf[record.Reclen:]
+	}
+	return entries
 }
 
 var direntBuffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
