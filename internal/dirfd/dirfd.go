@@ -134,7 +134,7 @@ func (d *Dir) File() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(dup.fd), d.path), nil
+	return os.NewFile(uintptr(dup.fd), dup.Path()), nil
 }
 
 // Info describes the open directory itself.

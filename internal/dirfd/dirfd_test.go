@@ -230,10 +230,10 @@ func TestNames(t *testing.T) {
 			t.Fatalf("%d names, %v", len(got), err)
 		}
 	}
-	if got, err := d.NamesUpTo(len(want)); err != nil || len(got) != len(want) {
+	if got, err := d.Entries(len(want)); err != nil || len(got) != len(want) {
 		t.Errorf("up to all: %d names, %v", len(got), err)
 	}
-	if got, err := d.NamesUpTo(10); err != nil || len(got) <= 10 || len(got) == len(want) {
+	if got, err := d.Entries(10); err != nil || len(got) <= 10 || len(got) == len(want) {
 		t.Errorf("up to 10: %d names, %v", len(got), err)
 	}
 }
