@@ -4,6 +4,6 @@
 //
 // A Check function returns "" for a string of its form, else what the string
 // must be, in words that follow "must be". It never quotes the string, so that
-// its answer may stand in a message about hostile input; it does not allocate,
-// and is safe for concurrent use.
+// its answer may stand in a message about hostile input. All functions are safe
+// for concurrent use.
 package wire
