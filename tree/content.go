@@ -1,0 +1,295 @@
+package tree
+
+import (
+	"crypto/sha256"
+	"errors"
+	"hash"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"hawser/internal/dirfd"
+	"hawser/internal/fault"
+)
+
+// Modes are the exact modes of a copy.
+type Modes struct {
+	Dir, File, Executable uint32
+}
+
+// Hash reads every file and returns the tree. Refusals: integrity-mismatch for
+// an entry that is not what the scan saw, path-unsafe or link-unsafe when a link
+// took its place, io.
+func (s *Scanned) Hash() (*Tree, error) { return s.read(nil, Modes{}) }
+
+// CopyTo is Hash, and writes what is hashed into the empty directory dst with
+// exactly the modes given, whatever the umask. A directory gets its mode when
+// everything below it is written; the mode of dst itself stays the caller's to
+// set. Nothing is synced.
+//
+// A crash, or a refusal, leaves dst with a part of the copy, for the caller to
+// remove.
+func (s *Scanned) CopyTo(dst *dirfd.Dir, modes Modes) (*Tree, error) { return s.read(dst, modes) }
+
+// pass is one reading of the content of a scanned tree.
+type pass struct {
+	*Scanned
+	modes  Modes
+	sums   []sum
+	work   errgroup.Group
+	inline bool
+	failed atomic.Bool
+}
+
+type sum = [sha256.Size]byte
+
+func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
+	p := &pass{Scanned: s, modes: modes, sums: make([]sum, len(s.nodes))}
+	workers := runtime.GOMAXPROCS(0)
+	p.inline = workers == 1
+	p.work.SetLimit(workers)
+
+	err := p.dir(0, &place{src: s.root, dst: dst})
+	if err != nil {
+		p.failed.Store(true)
+	}
+	if workErr := p.work.Wait(); workErr != nil {
+		err = workErr // the cause: the walk only stopped for it
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newTree(s.nodes, p.sums, s.Bytes()), nil
+}
+
+var errStopped = errors.New("stopped")
+
+// dir reads the directory nodes[at], open at here: its own files a batch at a
+// time, then its directories.
+func (p *pass) dir(at int32, here *place) error {
+	dir := &p.nodes[at]
+	for i := dir.first; i < dir.end; {
+		end := p.batch(i, dir.end)
+		if err := p.files(here, i, end); err != nil {
+			return err
+		}
+		i = end
+	}
+	for i := dir.first; i < dir.end; i++ {
+		if !p.nodes[i].dir {
+			continue
+		}
+		if p.failed.Load() {
+			return errStopped
+		}
+		sub, err := p.enter(here, i)
+		if err != nil {
+			return err
+		}
+		err = p.dir(i, sub)
+		if leaveErr := p.leave(sub); err == nil {
+			err = leaveErr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A batch is worth a goroutine and still small enough to keep all of them busy
+// to the end.
+const (
+	batchEntries = 8
+	batchBytes   = 512 << 10
+)
+
+func (p *pass) batch(i, end int32) int32 {
+	end = min(end, i+batchEntries)
+	for size := int64(0); i < end && size < batchBytes; i++ {
+		size += p.nodes[i].info.Size
+	}
+	return i
+}
+
+// files reads the files among nodes[first:end], here or on a goroutine.
+func (p *pass) files(here *place, first, end int32) error {
+	read := func() error {
+		w := workers.Get().(*worker)
+		defer workers.Put(w)
+		for i := first; i < end && !p.failed.Load(); i++ {
+			if p.nodes[i].dir {
+				continue
+			}
+			if err := p.file(w, here, i); err != nil {
+				p.failed.Store(true)
+				return err
+			}
+		}
+		return nil
+	}
+	if p.inline {
+		return read()
+	}
+	here.users.Add(1)
+	p.work.Go(func() error {
+		err := read()
+		if leaveErr := p.leave(here); err == nil {
+			err = leaveErr
+		}
+		return err
+	})
+	return nil
+}
+
+// worker is what reading a file takes; the memory of a pass is as many of them
+// as files are read at once.
+type worker struct {
+	buf  [128 << 10]byte
+	hash hash.Hash
+}
+
+var workers = sync.Pool{New: func() any { return &worker{hash: sha256.New()} }}
+
+// file hashes nodes[i] and copies what it hashes.
+func (p *pass) file(w *worker, here *place, i int32) error {
+	n := &p.nodes[i]
+	var out dirfd.File
+	if here.dst != nil {
+		mode := p.modes.File
+		if n.executable() {
+			mode = p.modes.Executable
+		}
+		var err error
+		if out, err = here.dst.CreateRaw(n.name, mode); err != nil {
+			return ioFault(err, "cannot create %s", fault.Path(here.dst.Path()+"/"+n.name))
+		}
+	}
+	w.hash.Reset()
+	err := p.content(w, here.src, i, func(b []byte) error {
+		w.hash.Write(b)
+		if here.dst == nil {
+			return nil
+		}
+		_, err := out.Write(b)
+		return ioFault(err, "cannot write %s", fault.Path(here.dst.Path()+"/"+n.name))
+	})
+	if here.dst != nil {
+		// Some file systems report a full disk only here.
+		if closeErr := out.Close(); err == nil && closeErr != nil {
+			err = ioFault(closeErr, "cannot write %s", fault.Path(here.dst.Path()+"/"+n.name))
+		}
+	}
+	w.hash.Sum(p.sums[i][:0])
+	return err
+}
+
+// content gives the bytes of nodes[i] to use: those that are held, else those
+// of the file.
+func (s *Scanned) content(w *worker, dir *dirfd.Dir, i int32, use func([]byte) error) error {
+	if held, ok := s.held[i]; ok {
+		return use(held)
+	}
+	f, err := s.openFile(dir, i)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	n := &s.nodes[i]
+	return w.read(f, n.info, n.info.Size, func() string { return dir.Path() + "/" + n.name }, use)
+}
+
+// openFile opens the file nodes[i] in its directory.
+func (s *Scanned) openFile(dir *dirfd.Dir, i int32) (dirfd.File, error) {
+	n := &s.nodes[i]
+	full := func() string { return dir.Path() + "/" + n.name }
+	f, info, err := dir.OpenSeen(n.name)
+	if err != nil {
+		if !n.seen {
+			// What the rules have to say of it comes first: a file of another
+			// user is that, not a permission denied.
+			if err := s.look(i, dir); err != nil {
+				return f, err
+			}
+		}
+		return f, openFault(err, fault.LinkUnsafe, full())
+	}
+	if err := s.meet(i, info, full); err != nil {
+		f.Close()
+		return f, err
+	}
+	return f, nil
+}
+
+// read gives the first size bytes of f to use, and insists that f is after it
+// what it was seen to be before. It never reads more: a file that grows is no
+// way around a limit.
+func (w *worker) read(f dirfd.File, seen dirfd.Info, size int64, path func() string, use func([]byte) error) error {
+	for size > 0 {
+		n, err := f.Read(w.buf[:min(size, int64(len(w.buf)))])
+		if err != nil {
+			return ioFault(err, "cannot read %s", fault.Path(path()))
+		}
+		if n == 0 {
+			return changed(path())
+		}
+		if err := use(w.buf[:n]); err != nil {
+			return err
+		}
+		size -= int64(n)
+	}
+	now, err := f.Info()
+	if err != nil {
+		return ioFault(err, "cannot read %s", fault.Path(path()))
+	}
+	if now != seen {
+		return changed(path())
+	}
+	return nil
+}
+
+// place is a directory that is being read, and its copy. It stays open for its
+// users: the walk that is in it, and the batches of files on other goroutines.
+type place struct {
+	src, dst *dirfd.Dir // dst is nil when nothing is copied
+	users    atomic.Int32
+}
+
+// enter opens the directory nodes[i] below here, and makes its copy.
+func (p *pass) enter(here *place, i int32) (*place, error) {
+	src, err := p.Scanned.enter(here.src, i)
+	if err != nil {
+		return nil, err
+	}
+	sub := &place{src: src}
+	sub.users.Store(1)
+	if here.dst == nil {
+		return sub, nil
+	}
+	name := p.nodes[i].name
+	if sub.dst, err = here.dst.Mkdir(name, 0o700); err != nil {
+		src.Close()
+		return nil, ioFault(err, "cannot create %s", fault.Path(here.dst.Path()+"/"+name))
+	}
+	return sub, nil
+}
+
+// leave ends one use. The last one closes the directory; by then everything
+// below its copy is written, and the copy can become read-only. The root is the
+// caller's.
+func (p *pass) leave(here *place) error {
+	if here.users.Add(-1) != 0 || here.src == p.root {
+		return nil
+	}
+	here.src.Close()
+	if here.dst == nil {
+		return nil
+	}
+	defer here.dst.Close()
+	if err := here.dst.Chmod(p.modes.Dir); err != nil {
+		return ioFault(err, "cannot set the mode of %s", fault.Path(here.dst.Path()))
+	}
+	return nil
+}
