@@ -1,0 +1,30 @@
+# What can be done here. `make test` is everything that must hold.
+
+GO ?= go
+export FUZZTIME ?= 3s
+
+.PHONY: build test lint unit fuzz bench demo clean
+
+build: ## the programs, into bin/
+	$(GO) build -trimpath -buildvcs=false -o bin/ ./cmd/...
+
+test: ## lint, unit and fuzz
+	@scripts/test.sh
+
+lint: ## formatting, vet, staticcheck, shellcheck, other platforms
+	@scripts/test.sh lint
+
+unit: ## every test, as root and as an unprivileged user
+	@scripts/test.sh unit
+
+fuzz: ## every fuzz target for FUZZTIME
+	@scripts/test.sh fuzz
+
+bench: ## every benchmark
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+demo: build ## a walk through what the programs do
+	@scripts/demo.sh
+
+clean:
+	rm -rf bin
