@@ -40,7 +40,7 @@ func BenchmarkScan(b *testing.B) {
 	dir := big(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := Scan(dir, Source)
+		s, err := Scan(dir, SourceRules())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func BenchmarkRead(b *testing.B) {
 	dir := big(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		t, err := Read(dir, Source)
+		t, err := Read(dir, SourceRules())
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func BenchmarkHash(b *testing.B) {
 	dir := big(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		s, err := Scan(dir, Source)
+		s, err := Scan(dir, SourceRules())
 		if err != nil {
 			b.Fatal(err)
 		}

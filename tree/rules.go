@@ -26,9 +26,9 @@ type Rules struct {
 	File []uint32
 }
 
-// Source are the rules of a directory that a package comes from: installing
-// normalizes its modes.
-var Source = Rules{}
+// SourceRules returns the rules of a directory that a package comes from:
+// installing normalizes its modes.
+func SourceRules() Rules { return Rules{} }
 
 // check refuses what no package may hold. The path is for the message.
 func (r Rules) check(info dirfd.Info, path func() string) error {

@@ -25,7 +25,7 @@ type Entry struct {
 	Dir        bool
 	Executable bool        // always of a directory
 	Size       int64       // bytes; 0 of a directory
-	Digest     wire.Digest // of the content; "" of a directory
+	Digest     wire.Digest // of the content; "" of a directory, and before the content is read
 }
 
 func newTree(nodes nodes, sums []sum, bytes int64) *Tree {
@@ -109,9 +109,16 @@ func (t *Tree) Lookup(path string) (Entry, bool) {
 }
 
 func (t *Tree) entry(i int32, path string) Entry {
-	n := &t.nodes[i]
+	e := t.nodes[i].entry(path)
+	if !e.Dir {
+		e.Digest = wire.DigestFromSum(t.sums[i])
+	}
+	return e
+}
+
+func (n *node) entry(path string) Entry {
 	if n.dir {
 		return Entry{Path: path, Dir: true, Executable: true}
 	}
-	return Entry{path, false, n.executable(), n.info.Size, wire.DigestFromSum(t.sums[i])}
+	return Entry{Path: path, Executable: n.executable(), Size: n.info.Size}
 }

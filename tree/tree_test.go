@@ -84,7 +84,7 @@ func plain(t testing.TB) string {
 
 func treeOf(t testing.TB, path string) *Tree {
 	t.Helper()
-	s, err := Scan(open(t, path), Source)
+	s, err := Scan(open(t, path), SourceRules())
 	must(t, err)
 	tree, err := s.Hash()
 	must(t, err)
@@ -157,7 +157,7 @@ func TestVectors(t *testing.T) {
 				}
 				write(t, path, string(content), mode)
 			}
-			s, err := Scan(open(t, root), Source)
+			s, err := Scan(open(t, root), SourceRules())
 			must(t, err)
 			manifest, err := s.ReadFile("firstmate-extension.json", 65536)
 			must(t, err)
@@ -246,12 +246,12 @@ func TestModel(t *testing.T) {
 		source, err := dirfd.Open(root)
 		must(t, err)
 		defer source.Close()
-		read, err := Read(source, Source)
+		read, err := Read(source, SourceRules())
 		must(t, err)
 		if read.Digest() != want {
 			t.Fatalf("Read: %s, want %s", read.Digest(), want)
 		}
-		s, err := Scan(source, Source)
+		s, err := Scan(source, SourceRules())
 		must(t, err)
 		hashed, err := s.Hash()
 		must(t, err)
@@ -316,9 +316,9 @@ func TestRefusals(t *testing.T) {
 			c.change(t, root)
 			dir := open(t, root)
 			path := strings.TrimSuffix(root+"/"+c.path, "/")
-			_, err := Scan(dir, Source)
+			_, err := Scan(dir, SourceRules())
 			wantCode(t, err, c.code, path)
-			_, err = Read(dir, Source)
+			_, err = Read(dir, SourceRules())
 			wantCode(t, err, c.code, path)
 		})
 	}
@@ -382,7 +382,7 @@ func TestEntryLimit(t *testing.T) {
 	}
 	for _, extra := range []string{root + "/zz", root + "/00/a"} {
 		must(t, os.WriteFile(extra, nil, 0o600))
-		_, err := Scan(open(t, root), Source)
+		_, err := Scan(open(t, root), SourceRules())
 		wantCode(t, err, fault.PackageOversized, root)
 		must(t, os.Remove(extra))
 	}
@@ -399,9 +399,9 @@ func TestByteLimit(t *testing.T) {
 	}
 	for _, size := range []int64{rest + 1, 1 << 42} {
 		must(t, os.Truncate(root+"/big", size))
-		_, err := Scan(dir, Source)
+		_, err := Scan(dir, SourceRules())
 		wantCode(t, err, fault.PackageOversized, root)
-		_, err = Read(dir, Source)
+		_, err = Read(dir, SourceRules())
 		wantCode(t, err, fault.PackageOversized, root)
 	}
 }
@@ -456,7 +456,7 @@ func TestChangedBetween(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := plain(t)
-			s, err := Scan(open(t, root), Source)
+			s, err := Scan(open(t, root), SourceRules())
 			must(t, err)
 			c.change(t, root)
 			_, err = s.Hash()
@@ -498,7 +498,7 @@ func TestSwappedWhileRead(t *testing.T) {
 	}()
 	refused := 0
 	for range 300 {
-		tree, err := Read(dir, Source)
+		tree, err := Read(dir, SourceRules())
 		switch fault.CodeOf(err) {
 		case fault.LinkUnsafe, fault.PathUnsafe, fault.IntegrityMismatch:
 			refused++
@@ -519,7 +519,7 @@ func TestSwappedWhileRead(t *testing.T) {
 func TestReadFileIsHeld(t *testing.T) {
 	root := plain(t)
 	want := treeOf(t, root)
-	s, err := Scan(open(t, root), Source)
+	s, err := Scan(open(t, root), SourceRules())
 	must(t, err)
 	for range 2 {
 		content, err := s.ReadFile("a/b", 6)
@@ -545,7 +545,7 @@ func TestReadFileIsHeld(t *testing.T) {
 
 func TestReadFileLimit(t *testing.T) {
 	root := plain(t)
-	s, err := Scan(open(t, root), Source)
+	s, err := Scan(open(t, root), SourceRules())
 	must(t, err)
 	if content, err := s.ReadFile("a.txt", 5); err != nil || len(content) != 6 {
 		t.Errorf("over the limit: %d bytes, %v", len(content), err)
@@ -567,16 +567,16 @@ func TestCheckFile(t *testing.T) {
 	root := plain(t)
 	dir := open(t, root)
 	tree := treeOf(t, root)
-	must(t, tree.CheckFile(dir, Source, "bin/run"))
-	content, err := tree.ReadFile(dir, Source, "a/b", 6)
+	must(t, tree.CheckFile(dir, SourceRules(), "bin/run"))
+	content, err := tree.ReadFile(dir, SourceRules(), "a/b", 6)
 	must(t, err)
 	if string(content) != "inside" {
 		t.Errorf("read %q", content)
 	}
-	_, err = tree.ReadFile(dir, Source, "a/b", 5)
+	_, err = tree.ReadFile(dir, SourceRules(), "a/b", 5)
 	wantCode(t, err, fault.PackageOversized, root+"/a/b")
 	for _, path := range []string{"a", "", "absent", "a.txt/x"} {
-		wantCode(t, tree.CheckFile(dir, Source, path), fault.IntegrityMismatch, root+"/"+path)
+		wantCode(t, tree.CheckFile(dir, SourceRules(), path), fault.IntegrityMismatch, root+"/"+path)
 	}
 
 	for _, c := range []struct {
@@ -604,15 +604,15 @@ func TestCheckFile(t *testing.T) {
 	} {
 		c.change(t)
 		path := strings.TrimSuffix(root+"/"+c.path, "/")
-		wantCode(t, tree.CheckFile(dir, Source, "a/b"), c.code, path)
-		_, err := tree.ReadFile(dir, Source, "a/b", 100)
+		wantCode(t, tree.CheckFile(dir, SourceRules(), "a/b"), c.code, path)
+		_, err := tree.ReadFile(dir, SourceRules(), "a/b", 100)
 		wantCode(t, err, c.code, path)
 		// Put everything back.
 		must(t, os.Chmod(root, 0o755))
 		must(t, os.RemoveAll(root+"/a"))
 		os.Remove(root + "/second")
 		write(t, root+"/a/b", "inside", 0o600)
-		must(t, tree.CheckFile(dir, Source, "a/b"))
+		must(t, tree.CheckFile(dir, SourceRules(), "a/b"))
 	}
 }
 
@@ -634,7 +634,7 @@ func TestDeep(t *testing.T) {
 		t.Cleanup(func() { sub.Close() })
 		at = sub
 	}
-	s, err := Scan(dir, Source)
+	s, err := Scan(dir, SourceRules())
 	must(t, err)
 	dst, err := open(t, temp(t)).Mkdir("copy", 0o700)
 	must(t, err)
@@ -656,7 +656,7 @@ func TestDeep(t *testing.T) {
 	low := limit
 	low.Cur = levels + 500 // those held above, and not as many again
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
-	_, err = Scan(dir, Source)
+	_, err = Scan(dir, SourceRules())
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	wantCode(t, err, fault.IO, root)
 	if !errors.Is(err, syscall.EMFILE) {
@@ -681,7 +681,7 @@ func TestOneProcessor(t *testing.T) {
 	}
 	root := plain(t)
 	write(t, root+"/big", strings.Repeat("x", 1<<20), 0o600)
-	s, err := Scan(open(t, root), Source)
+	s, err := Scan(open(t, root), SourceRules())
 	must(t, err)
 	before := readByThread()
 	tree, err := s.Hash()
@@ -698,7 +698,7 @@ func TestOneProcessor(t *testing.T) {
 // words.
 func TestFailedWrites(t *testing.T) {
 	root := plain(t)
-	s, err := Scan(open(t, root), Source)
+	s, err := Scan(open(t, root), SourceRules())
 	must(t, err)
 	for name, make := range map[string]func(dst string){
 		"a":     func(path string) { must(t, os.Mkdir(path, 0o700)) },
@@ -723,7 +723,7 @@ func TestUnreadable(t *testing.T) {
 	root := plain(t)
 	dir := open(t, root)
 	must(t, os.Chmod(root+"/a.txt", 0o200))
-	s, err := Scan(dir, Source)
+	s, err := Scan(dir, SourceRules())
 	must(t, err)
 	_, err = s.Hash()
 	wantCode(t, err, fault.IO, root+"/a.txt")
@@ -734,7 +734,7 @@ func TestUnreadable(t *testing.T) {
 
 	must(t, os.Chmod(root+"/a", 0))
 	defer os.Chmod(root+"/a", 0o700)
-	_, err = Scan(dir, Source)
+	_, err = Scan(dir, SourceRules())
 	wantCode(t, err, fault.IO, root+"/a")
 }
 
@@ -747,7 +747,7 @@ func TestKeepsNothingOpen(t *testing.T) {
 	}
 	root := plain(t)
 	dir := open(t, root)
-	s, err := Scan(dir, Source)
+	s, err := Scan(dir, SourceRules())
 	must(t, err)
 	must(t, os.WriteFile(root+"/a/b", []byte("changed"), 0o600))
 	must(t, os.Mkdir(root+"/z", 0o777))
@@ -757,7 +757,7 @@ func TestKeepsNothingOpen(t *testing.T) {
 	for range 20 {
 		s.Hash()
 		s.ReadFile("a/b", 100)
-		Scan(dir, Source)
+		Scan(dir, SourceRules())
 		dst, err := tmp.Mkdir("copy", 0o700)
 		must(t, err)
 		s.CopyTo(dst, Modes{0o700, 0o600, 0o700})
