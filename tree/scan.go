@@ -174,6 +174,15 @@ func (s *Scanned) Count() int { return len(s.nodes) - 1 }
 // Bytes returns the size of the content of all files.
 func (s *Scanned) Bytes() int64 { return s.bytes.Load() }
 
+// Lookup returns the entry of a path, without its digest.
+func (s *Scanned) Lookup(path string) (Entry, bool) {
+	i, ok := s.nodes.lookup(path)
+	if !ok {
+		return Entry{}, false
+	}
+	return s.nodes[i].entry(path), true
+}
+
 // lookup finds an entry by its path.
 func (n nodes) lookup(path string) (int32, bool) {
 	at := int32(0)

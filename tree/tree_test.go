@@ -195,8 +195,19 @@ func TestEntriesInWalkOrder(t *testing.T) {
 	if tree.Digest() != naiveDigest(t, root) {
 		t.Error("digest differs from the definition")
 	}
+	s, err := Scan(open(t, root), SourceRules())
+	must(t, err)
+	for e := range tree.Entries() {
+		e.Digest = ""
+		if found, ok := s.Lookup(e.Path); !ok || found != e {
+			t.Errorf("scanned: Lookup(%q) = %+v, entry is %+v", e.Path, found, e)
+		}
+	}
+	if e, ok := s.Lookup("absent"); ok {
+		t.Errorf("scanned: %+v", e)
+	}
 	run, _ := tree.Lookup("bin/run")
-	if want := (Entry{"bin/run", false, true, 10, wire.DigestOf([]byte("#!/bin/sh\n"))}); run != want {
+	if want := (Entry{Path: "bin/run", Executable: true, Size: 10, Digest: wire.DigestOf([]byte("#!/bin/sh\n"))}); run != want {
 		t.Errorf("%+v, want %+v", run, want)
 	}
 	for _, path := range []string{"", "/", "a/", "/a", "a//b", "../package/a", "a/b/c", "b"} {
