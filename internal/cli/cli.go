@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"hawser/internal/fault"
 	"hawser/internal/home"
@@ -155,4 +156,11 @@ func Facts(asJSON bool, facts ...Fact) ([]byte, error) {
 		b.WriteString(f.Name + ": " + f.Value + "\n")
 	}
 	return []byte(b.String()), nil
+}
+
+// Interactive reports whether human extras may go to f: it is a terminal, and
+// neither NO_COLOR nor CI is set (commands).
+func Interactive(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ) // only a terminal has a size
+	return err == nil && os.Getenv("NO_COLOR") == "" && os.Getenv("CI") == ""
 }

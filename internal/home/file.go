@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -158,19 +159,19 @@ func MoveNew(temps, src *dirfd.Dir, name string, dst *dirfd.Dir, newName string)
 	return fault.Wrap(fault.IO, err, "cannot move %s to %s", fault.Path(filepath.Join(src.Path(), name)), fault.Path(filepath.Join(dst.Path(), newName)))
 }
 
-// ClearTemporaries removes everything of ours from dir that is temporary: files,
-// and whole directories. Only the holder of the lifecycle lock may call it, on
+// ClearTemporaries removes everything of ours from dir that is temporary, files
+// and whole directories, except the name keep. Only the holder of the lifecycle lock may call it, on
 // a directory in which temporaries are made under that lock, so that what is
 // found has no maker any more.
 //
 // Errors: io.
-func ClearTemporaries(dir *dirfd.Dir) error {
+func ClearTemporaries(dir *dirfd.Dir, keep string) error {
 	names, err := dir.Names()
 	if err != nil {
 		return fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
 	}
 	for _, name := range names {
-		if len(name) > len(TempPrefix) && name[:len(TempPrefix)] == TempPrefix {
+		if strings.HasPrefix(name, TempPrefix) && name != keep {
 			if err := dir.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fault.Wrap(fault.IO, err, "cannot clear the leftover %s", fault.Path(filepath.Join(dir.Path(), name)))
 			}

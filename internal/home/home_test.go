@@ -374,7 +374,7 @@ func TestClearTemporaries(t *testing.T) {
 	if err := os.Chmod(deep, 0o555); err != nil {
 		t.Fatal(err)
 	}
-	if err := ClearTemporaries(dir); err != nil {
+	if err := ClearTemporaries(dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	names, err := dir.Names()

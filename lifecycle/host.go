@@ -1,0 +1,163 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"hawser/binding"
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/invoke"
+)
+
+// Host runs the transactions of one home. Its methods may be called by several
+// goroutines and processes at once.
+type Host struct {
+	Home *home.Home
+
+	// LockTimeout is how long to wait for a lock; DefaultLockTimeout when 0.
+	LockTimeout time.Duration
+	// Waiting, if set, is told after a second whom a command waits for.
+	Waiting func(line string)
+}
+
+func (h *Host) lockTimeout() time.Duration {
+	if h.LockTimeout > 0 {
+		return h.LockTimeout
+	}
+	return DefaultLockTimeout
+}
+
+// checkPlaces opens every directory of the home that exists and depends on
+// nothing but the layout, so that what is unsafe is refused before a write.
+func (h *Host) checkPlaces() error {
+	for _, place := range []string{home.Bindings, home.Packages, home.Staging, home.RetiredBindings, home.RetiredStaging,
+		home.ExtensionState, home.Invocations, home.Procevent, home.Inbox} {
+		dir, err := h.Home.Open(place)
+		switch {
+		case err == nil:
+			dir.Close()
+		case !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return nil
+}
+
+// registry reads the enabled bindings. A file that vanishes between the listing
+// and its opening was retired: the whole is read again.
+//
+// Errors: those of binding.ReadRegistry, home.Open and home.OpenPrivate.
+func (h *Host) registry() (*binding.Registry, error) {
+	for {
+		reg, err := h.readRegistry()
+		if !errors.Is(err, errVanished) {
+			return reg, err
+		}
+	}
+}
+
+var errVanished = errors.New("vanished while it was read")
+
+func (h *Host) readRegistry() (*binding.Registry, error) {
+	dir, err := h.Home.Open(home.Bindings)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &binding.Registry{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return nil, fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
+	}
+	return binding.ReadRegistry(dir.Path(), names, func(name string) (io.ReadCloser, error) {
+		file, err := home.OpenPrivate(dir, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, errVanished
+		}
+		return file, err
+	})
+}
+
+// installed verifies the package of one binding; the other bindings' are not
+// looked at. The caller holds the lifecycle lock, except for a second look.
+func (h *Host) installed(record binding.Record) (*binding.Installed, error) {
+	versions, err := h.Home.Open(home.Packages, record.ExtensionID, record.ExtensionVersion)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, h.packageGone(record)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer versions.Close()
+	pkg, err := binding.Verify(versions, record)
+	if err != nil {
+		return nil, withHint(err, record)
+	}
+	return pkg, nil
+}
+
+// begin verifies a binding's package and reserves an operation on it. The
+// caller holds the lifecycle lock and closes both results.
+func (h *Host) begin(record binding.Record, purpose invoke.Purpose) (*session, error) {
+	pkg, err := h.installed(record)
+	if err != nil {
+		return nil, err
+	}
+	op, err := invoke.Reserve(h.Home, pkg, purpose)
+	if err != nil {
+		pkg.Close()
+		return nil, err
+	}
+	return &session{op, pkg}, nil
+}
+
+// session is an operation and the package that it is of.
+type session struct {
+	*invoke.Operation
+	pkg *binding.Installed
+}
+
+// end closes both and returns what kept the record from being removed.
+func (s *session) end() error {
+	defer s.pkg.Close()
+	return s.Close()
+}
+
+// handshake begins an operation, does the handshake, and ends it.
+func (h *Host) handshake(ctx context.Context, pkg *binding.Installed) error {
+	op, err := invoke.Reserve(h.Home, pkg, invoke.Purpose{})
+	if err != nil {
+		return err
+	}
+	err = op.Handshake(ctx)
+	return errors.Join(err, op.Close())
+}
+
+func (h *Host) packageGone(record binding.Record) error {
+	return withHint(fault.New(fault.PackageMissing, "the installed package %s is gone", fault.Path(record.PackageRoot)), record)
+}
+
+// withHint adds the way out of a package that fails its validation.
+func withHint(err error, record binding.Record) error {
+	if !isDamage(err) {
+		return err
+	}
+	return fmt.Errorf("%w; to reinstall it: fm-extension repair %s", err, record.ExtensionID)
+}
+
+// isDamage tells a package that is not as it must be, which reinstalling mends,
+// from a failure to look at it and from a home that is somewhere else.
+func isDamage(err error) bool {
+	if fault.Is(err, fault.IO) {
+		return errors.Is(err, syscall.EIO)
+	}
+	return !fault.Is(err, fault.PathUnsafe)
+}

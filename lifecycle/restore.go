@@ -1,0 +1,221 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"hawser/binding"
+	"hawser/cas"
+	"hawser/internal/dirfd"
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/internal/wire"
+)
+
+// RestoreBinding brings a retired binding back (commands: restore-binding): the
+// retained file is revalidated with its package, handshaken, and moved back
+// without replacing anything. Steps and crashes are those of RetireBinding the
+// other way: enabled from the move on.
+//
+// Errors: binding-missing when no such file is retained; owner-mismatch when its
+// content is not what its name says; binding-exists, adapter-conflict,
+// registry-…; those of the package's validation and of an invocation;
+// lock-unavailable; io.
+func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest) (*Bound, error) {
+	if must := wire.CheckExtensionID(id); must != "" {
+		return nil, fault.New(fault.Usage, "extension id %s: must be %s", fault.Path(id), must)
+	}
+	if _, err := h.Home.Open(home.RetiredBindings, id); errors.Is(err, fs.ErrNotExist) {
+		return nil, notRetained(id, digest)
+	}
+	t, err := h.transact(ctx, "restore-binding "+id)
+	if err != nil {
+		return nil, err
+	}
+	defer t.release()
+	n := note{"restore-binding", id, digest}
+	reg, err := t.registry()
+	if err != nil {
+		return nil, err
+	}
+	if record, err := reg.ByID(id); err == nil && record.Digest == digest && t.left == n {
+		return t.finishEnabling(n)
+	}
+	retained, err := h.Home.Open(home.RetiredBindings, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, notRetained(id, digest)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer retained.Close()
+	record, err := readRetained(retained, id, digest)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := t.checkConflicts(reg, id, record.AdapterNames); err != nil {
+		return nil, err
+	}
+	pkg, err := t.installed(record)
+	if err != nil {
+		return nil, err
+	}
+	defer pkg.Close()
+	if err := t.handshake(ctx, pkg); err != nil {
+		return nil, err
+	}
+	return t.reenable(n, retained)
+}
+
+func notRetained(id string, digest wire.Digest) error {
+	return fault.New(fault.BindingMissing, "no retired binding %s of %s is retained in this home", digest, id)
+}
+
+func readRetained(dir *dirfd.Dir, id string, digest wire.Digest) (binding.Record, error) {
+	name := digest.Hex() + ".json"
+	data, err := home.ReadPrivate(dir, name, maxBindingBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return binding.Record{}, notRetained(id, digest)
+	}
+	if err != nil {
+		return binding.Record{}, err
+	}
+	path := filepath.Join(dir.Path(), name)
+	b, got, err := binding.ParseBinding(data)
+	if err != nil {
+		return binding.Record{}, fault.Wrap(fault.CodeOf(err), err, "%s", fault.Path(path))
+	}
+	if got != digest || b.ExtensionID != id {
+		return binding.Record{}, fault.New(fault.OwnerMismatch, "%s: its content is not the binding that its name says; bind the package again instead", fault.Path(path))
+	}
+	return binding.Record{Binding: b, Digest: got}, nil
+}
+
+// reenable moves the retained file back: durable content, one rename, sync.
+func (t *transaction) reenable(n note, retained *dirfd.Dir) (*Bound, error) {
+	var made home.Made
+	defer made.Forget()
+	bindings, err := t.Home.Make(&made, home.Bindings)
+	if err != nil {
+		return nil, err
+	}
+	defer bindings.Close()
+	if err := made.Sync(); err != nil {
+		return nil, err
+	}
+	if err := n.leave(t.data); err != nil {
+		return nil, err
+	}
+	name := binding.FileName(n.ExtensionID)
+	err = home.MoveNew(t.data, retained, n.BindingDigest.Hex()+".json", bindings, name)
+	if errors.Is(err, fs.ErrExist) {
+		err = fault.New(fault.BindingExists, "extension %s was bound meanwhile by another program; see fm-extension inspect %[1]s", n.ExtensionID)
+	}
+	if err != nil {
+		n.take(t.data)
+		return nil, err
+	}
+	for _, dir := range []*dirfd.Dir{bindings, retained} {
+		if err := dir.Sync(); err != nil {
+			return nil, fault.Wrap(fault.IO, err, "the binding is restored, but %s cannot be made durable; the same command tries again", fault.Path(dir.Path()))
+		}
+	}
+	return t.readBack(n)
+}
+
+// Repair reinstalls the damaged or missing package of an enabled binding from
+// its recorded source, or from root if that is not "" (commands: repair), when
+// every digest matches. The damaged tree is moved aside, never removed. An
+// intact package is only handshaken.
+//
+// The steps are: verify; scan and hash the source, which writes nothing; move
+// the damaged tree aside; install; handshake. A crash between the last but one
+// and the one before leaves the package missing, which the same command
+// repairs; nothing of the binding changes.
+//
+// Errors: binding-missing; those of the source as for Bind; integrity-mismatch
+// when the source is not the package that was bound; those of an invocation;
+// lock-unavailable; io.
+func (h *Host) Repair(ctx context.Context, id, root string) (*Bound, error) {
+	if _, err := h.Find(id); err != nil {
+		return nil, err
+	}
+	t, err := h.transact(ctx, "repair "+id)
+	if err != nil {
+		return nil, err
+	}
+	defer t.release()
+	reg, err := t.registry()
+	if err != nil {
+		return nil, err
+	}
+	record, err := reg.ByID(id)
+	if err != nil {
+		return nil, err
+	}
+	pkg, err := t.installed(record)
+	if err != nil && !isDamage(err) {
+		return nil, err
+	}
+	if err != nil {
+		if pkg, err = t.reinstall(record, root); err != nil {
+			return nil, err
+		}
+	}
+	defer pkg.Close()
+	if err := t.handshake(ctx, pkg); err != nil {
+		return nil, err
+	}
+	return t.bound(record), nil
+}
+
+func (t *transaction) reinstall(record binding.Record, root string) (*binding.Installed, error) {
+	dir, err := t.openRepairSource(record, root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	s, err := readSource(dir)
+	if err != nil {
+		return nil, err
+	}
+	hashed, err := s.Hash()
+	if err != nil {
+		return nil, err
+	}
+	if hashed.Digest() != record.PackageDigest {
+		return nil, fault.New(fault.IntegrityMismatch, "%s has the package digest %s, not the bound %s; give the directory of the package that was bound",
+			fault.Path(dir.Path()), hashed.Digest(), record.PackageDigest)
+	}
+	versions, err := t.Home.Make(nil, home.Packages, record.ExtensionID, record.ExtensionVersion)
+	if err != nil {
+		return nil, err
+	}
+	defer versions.Close()
+	if err := cas.MoveAside(versions, record.PackageDigest); err != nil {
+		return nil, err
+	}
+	pkg, err := cas.Install(versions, s.Scanned)
+	if err != nil {
+		return nil, err
+	}
+	installed, err := binding.Adopt(record, pkg)
+	if err != nil {
+		pkg.Close()
+	}
+	return installed, err
+}
+
+// openRepairSource opens where the package is to come from again. A staged
+// transfer is in the home, and may be.
+func (t *transaction) openRepairSource(record binding.Record, root string) (*dirfd.Dir, error) {
+	if root == "" && t.isTransferred(record) {
+		return openReal(record.SourcePath)
+	}
+	if root == "" {
+		root = record.SourcePath
+	}
+	return t.openSource(root)
+}

@@ -1,0 +1,218 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"hawser/binding"
+	"hawser/internal/dirfd"
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/internal/wire"
+	"hawser/invoke"
+)
+
+// maxBindingBytes is above the limit of a binding file: a longer one is read as
+// far as it takes to see that it differs.
+const maxBindingBytes = 65_536
+
+// Retired is a retired binding, as the command prints it.
+type Retired struct {
+	ExtensionID   string
+	BindingDigest wire.Digest
+	RetainedAt    string // the retained file
+}
+
+// RetireBinding disables the local binding of exactly this identity and retains
+// it (commands: retire-binding; seed: Enabled binding). The steps, under the
+// lifecycle lock:
+//
+//  1. the binding, its digest, its source, its package   nothing is written
+//  2. records of dead hosts are settled                  fewer records
+//  3. registrations, results, live operations            nothing is written
+//  4. note                                               a note
+//  5. move the file to retired-bindings                  disabled
+//  6. sync both directories, remove the note             disabled, durable
+//
+// A crash before 5 leaves it enabled and the same command begins again; from 5
+// on it finishes. The installed package stays. A retained file of the same bytes
+// is the retained file: then 5 only removes the enabled one.
+//
+// damaged retires a binding whose installed package fails its validation, and
+// is refused for any other.
+//
+// Errors: binding-missing, owner-mismatch, retirement-incomplete for a
+// transferred package, binding-in-use, usage for a needless damaged flag; those
+// of the package's validation, of invoke.Settle, and of malformed records that
+// may depend on the binding; lock-unavailable; io.
+func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest, damaged bool) (*Retired, error) {
+	if _, err := h.Home.Open(home.Bindings); errors.Is(err, fs.ErrNotExist) {
+		_, err := h.Find(id)
+		return nil, err // an absent registry is inert: nothing is created for the lock
+	}
+	t, err := h.transact(ctx, "retire-binding "+id)
+	if err != nil {
+		return nil, err
+	}
+	defer t.release()
+	reg, err := t.registry()
+	if err != nil {
+		return nil, err
+	}
+	n := note{"retire-binding", id, digest}
+	record, err := reg.ByID(id)
+	if fault.Is(err, fault.BindingMissing) {
+		return t.finishRetiring(n, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if record.Digest != digest {
+		return nil, fault.New(fault.OwnerMismatch, "the binding of %s has the digest %s, not the given one; see fm-extension inspect %[1]s", id, record.Digest)
+	}
+	if h.isTransferred(record) {
+		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: fm-extension retire-transfer %[1]s", id)
+	}
+	if err := t.checkPackage(record, damaged); err != nil {
+		return nil, err
+	}
+	if err := t.checkIdle(record); err != nil {
+		return nil, err
+	}
+	return t.disable(n)
+}
+
+// isTransferred reports whether the binding's package came by a transfer.
+func (h *Host) isTransferred(record binding.Record) bool {
+	return strings.HasPrefix(record.SourcePath, h.Home.Join(home.Staging)+"/")
+}
+
+// checkPackage validates the installed package, or insists that it is damaged.
+func (t *transaction) checkPackage(record binding.Record, damaged bool) error {
+	pkg, err := t.installed(record)
+	if err == nil {
+		pkg.Close()
+	}
+	switch {
+	case !damaged && err != nil:
+		return fmt.Errorf("%w; to retire it as it is, add --package-damaged", err)
+	case !damaged:
+		return nil
+	case err == nil:
+		return fault.New(fault.Usage, "the installed package of %s is not damaged; retire it without --package-damaged", record.ExtensionID)
+	}
+	return nil
+}
+
+// checkIdle settles what dead hosts left of the binding and refuses while
+// anything depends on it.
+func (t *transaction) checkIdle(record binding.Record) error {
+	settled, err := invoke.Settle(t.Home, invoke.Filter{BindingDigest: record.Digest})
+	if err != nil {
+		return err
+	}
+	if len(settled.Live) > 0 {
+		return fault.New(fault.BindingInUse, "an operation of the binding is under way: %s; try again when it has ended", settled.Live[0])
+	}
+	return t.checkUnused(record.Digest)
+}
+
+// disable moves the binding's file to where retired ones are retained.
+func (t *transaction) disable(n note) (*Retired, error) {
+	var made home.Made
+	defer made.Forget()
+	enabled, err := t.Home.Open(home.Bindings)
+	if err != nil {
+		return nil, err
+	}
+	defer enabled.Close()
+	retained, err := t.Home.Make(&made, home.RetiredBindings, n.ExtensionID)
+	if err != nil {
+		return nil, err
+	}
+	defer retained.Close()
+	if err := made.Sync(); err != nil {
+		return nil, err
+	}
+	if err := n.leave(t.data); err != nil {
+		return nil, err
+	}
+	if err := t.move(enabled, binding.FileName(n.ExtensionID), retained, n.BindingDigest.Hex()+".json"); err != nil {
+		n.take(t.data)
+		return nil, err
+	}
+	return t.finishMove(n, enabled, retained)
+}
+
+// move moves a binding file without replacing anything. A file of equal bytes
+// under the new name, from an earlier retirement of the same binding, is what
+// was to be made: only the old name goes. Whether both are durable before the
+// old name goes is the caller's sync.
+func (t *transaction) move(src *dirfd.Dir, name string, dst *dirfd.Dir, newName string) error {
+	err := home.MoveNew(t.data, src, name, dst, newName)
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	have, err := home.ReadPrivate(dst, newName, maxBindingBytes)
+	if err != nil {
+		return err
+	}
+	want, err := home.ReadPrivate(src, name, maxBindingBytes)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dst.Path(), newName)
+	if string(have) != string(want) {
+		return fault.New(fault.IntegrityMismatch, "%s is there already, with another content than its name says; move it away", fault.Path(path))
+	}
+	// The maker of the retained file may have died before it was durable.
+	if err := dst.Sync(); err != nil {
+		return fault.Wrap(fault.IO, err, "cannot make %s durable", fault.Path(dst.Path()))
+	}
+	return fault.Wrap(fault.IO, src.Remove(name), "cannot remove %s", fault.Path(filepath.Join(src.Path(), name)))
+}
+
+// finishRetiring ends a retirement that was killed after its move, and is the
+// refusal missing for any other.
+func (t *transaction) finishRetiring(n note, missing error) (*Retired, error) {
+	if t.left != n {
+		return nil, missing
+	}
+	enabled, err := t.Home.Open(home.Bindings)
+	if err != nil {
+		return nil, err
+	}
+	defer enabled.Close()
+	retained, err := t.Home.Open(home.RetiredBindings, n.ExtensionID)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, missing
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer retained.Close()
+	data, err := home.ReadPrivate(retained, n.BindingDigest.Hex()+".json", maxBindingBytes)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && wire.DigestOf(data) != n.BindingDigest {
+		return nil, missing
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t.finishMove(n, enabled, retained)
+}
+
+// finishMove makes the move durable: first that the file is at its new place,
+// then that it is not at the old one.
+func (t *transaction) finishMove(n note, enabled, retained *dirfd.Dir) (*Retired, error) {
+	for _, dir := range []*dirfd.Dir{retained, enabled} {
+		if err := dir.Sync(); err != nil {
+			return nil, fault.Wrap(fault.IO, err, "the binding is retired, but %s cannot be made durable; the same command tries again", fault.Path(dir.Path()))
+		}
+	}
+	n.take(t.data)
+	return &Retired{n.ExtensionID, n.BindingDigest, filepath.Join(retained.Path(), n.BindingDigest.Hex()+".json")}, nil
+}

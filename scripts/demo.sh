@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# demo.sh: the life of one package, in a throwaway home, with the example in
+# examples/process-event-extension. Prints each command as a person would type
+# it, and what it said. Needs bin/fm-extension (make build) and python3.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v python3 >/dev/null; then
+	echo "demo.sh: the example package is a Python program: install python3" >&2
+	exit 1
+fi
+export PATH=$PWD/bin:$PATH
+
+# Below /tmp by its real name: a package is never bound through a link.
+work=$(cd "$(mktemp -d "${TMPDIR:-/tmp}/hawser-demo.XXXXXX")" && pwd -P)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+export FM_HOME=$work/home
+mkdir -m 700 "$FM_HOME"
+
+# say COMMAND: shows the command and runs it as it was shown.
+say() {
+	printf '\n$ %s\n' "$1"
+	eval "$1"
+}
+
+# digest NAME TEXT: the value of one printed line.
+digest() { sed -n "s/^$1: //p" <<<"$2"; }
+
+echo "# A package is a directory outside every Git project. Copy the example out of this one."
+say "cp -r examples/process-event-extension $work/file-signal"
+
+echo
+echo "# Bind it: validated, copied read-only under its digest, handshaken, enabled."
+say "fm-extension bind $work/file-signal --adapter file-signal --trust-same-user-code | tee $work/bound"
+binding=$(digest binding-digest "$(cat "$work/bound")")
+say "fm-extension list"
+say "fm-extension verify"
+
+echo
+echo "# Every operation names the exact identity that it expects."
+say "fm-extension resolve-process-event file-signal | tee $work/resolved"
+IFS=$'\t' read -r _ id version capability package _ <"$work/resolved"
+expect="--expect-extension $id --expect-version $version --expect-capability-version $capability --expect-package-digest $package --expect-binding-digest $binding"
+
+echo
+echo "# Wait for a signal: the file appears a moment later, whole, by a rename."
+(sleep 1 && printf 'the build is done\n' >"$work/signal.new" && mv "$work/signal.new" "$work/signal") &
+say "fm-extension process-event file-signal source.poll $expect --source-id demo --config-ref file:$work/signal | tee $work/output"
+wait
+
+echo
+echo "# What was captured can be classified. (Later, fm-procevent captures by itself.)"
+mkdir -m 700 "$FM_HOME/state/procevent-inbox"
+say "install -m 600 $work/output $FM_HOME/state/procevent-inbox/demo.1.result"
+say "fm-extension process-event file-signal result.classify $expect --result-file $FM_HOME/state/procevent-inbox/demo.1.result"
+say "fm-extension process-event file-signal result.terminal $expect --result-file $FM_HOME/state/procevent-inbox/demo.1.result && echo terminal"
+
+echo
+echo "# Retire the binding by its exact identity, and bring it back."
+say "fm-extension retire-binding $id --if-binding-digest $binding"
+say "fm-extension list"
+say "fm-extension restore-binding $id --binding-digest $binding"
+say "fm-extension verify $id"
