@@ -25,7 +25,7 @@ var rooms = map[string][]string{
 	"internal/home":  {},
 	"internal/cli":   {"internal/home"},
 	"tree":           {},
-	"cas":            {"tree"},
+	"cas":            {"internal/home", "tree"},
 	"binding":        {"tree", "cas"},
 	"invoke/process": {},
 	"invoke/adapter": {},
