@@ -1,0 +1,113 @@
+package process
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hawser/internal/fault"
+	"hawser/invoke/process/internal/barrier"
+)
+
+// ExecReason is why a program could not be executed.
+type ExecReason int
+
+const (
+	ExecFailed            ExecReason = iota // another reason: see the error number
+	ExecMissing                             // there is no such file
+	ExecNotExecutable                       // no execute permission, or a file system mounted noexec
+	ExecNoInterpreter                       // the file is there; the interpreter it names is missing or cannot run
+	ExecNoProgram                           // neither a program nor a script with a "#!" line
+	ExecWrongArchitecture                   // a program for another machine
+	ExecBusy                                // still open for writing somewhere
+	ExecDirectory                           // the working directory cannot be entered
+)
+
+var execReasons = [...]string{
+	ExecFailed:            "it cannot be executed",
+	ExecMissing:           "the file is missing",
+	ExecNotExecutable:     "it is not executable; check its mode, and the mount for noexec",
+	ExecNoInterpreter:     "the interpreter it needs is missing or cannot run; install it",
+	ExecNoProgram:         "it is neither a program of this system nor a script that starts with #!",
+	ExecWrongArchitecture: "it is a program for another architecture than " + runtime.GOARCH,
+	ExecBusy:              "another process still holds it open for writing",
+	ExecDirectory:         "its working directory cannot be entered",
+}
+
+func (r ExecReason) String() string { return execReasons[r] }
+
+// ExecError says that nothing was executed, and why.
+type ExecError struct {
+	Path   string
+	Reason ExecReason
+	Errno  syscall.Errno
+}
+
+func (e *ExecError) Error() string {
+	return fmt.Sprintf("cannot execute %s: %v (%v)", fault.Path(e.Path), e.Reason, e.Errno)
+}
+
+func (e *ExecError) Unwrap() error { return e.Errno }
+
+// diagnose tells apart what execve reports with one number. It looks at the
+// file only after the fact and says no byte of it.
+func diagnose(path string, failure barrier.Failure) error {
+	return &ExecError{Path: path, Reason: execReason(path, failure), Errno: failure.Errno}
+}
+
+func execReason(path string, failure barrier.Failure) ExecReason {
+	if failure.Stage == barrier.StageChdir {
+		return ExecDirectory
+	}
+	switch failure.Errno {
+	case unix.ENOENT, unix.ENOTDIR:
+		if _, err := os.Stat(path); err == nil {
+			return ExecNoInterpreter
+		}
+		return ExecMissing
+	case unix.EACCES:
+		if unix.Access(path, unix.X_OK) == nil {
+			return ExecNoInterpreter
+		}
+		return ExecNotExecutable
+	case unix.ENOEXEC:
+		return formatReason(path)
+	case unix.ETXTBSY:
+		return ExecBusy
+	}
+	return ExecFailed
+}
+
+// formatReason looks at the first bytes of a file that execve did not recognize.
+func formatReason(path string) ExecReason {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return ExecNoProgram
+	}
+	defer file.Close()
+	var head [20]byte
+	n, _ := file.Read(head[:])
+	switch {
+	case n >= 2 && string(head[:2]) == "#!":
+		return ExecNoInterpreter
+	case n == len(head) && string(head[:4]) == "\x7fELF" && elfMachine(head) != machines[runtime.GOARCH]:
+		return ExecWrongArchitecture
+	}
+	return ExecNoProgram
+}
+
+// machines are the e_machine numbers of ELF for the architectures we build for.
+var machines = map[string]uint16{"amd64": 62, "arm64": 183}
+
+// elfMachine returns e_machine in the byte order that the header itself names.
+func elfMachine(head [20]byte) uint16 {
+	const order, bigEndian, machine = 5, 2, 18
+	if head[order] == bigEndian {
+		return binary.BigEndian.Uint16(head[machine:])
+	}
+	return binary.LittleEndian.Uint16(head[machine:])
+}

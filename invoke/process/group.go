@@ -1,0 +1,258 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hawser/internal/fault"
+	"hawser/invoke/process/internal/barrier"
+)
+
+// The times of stopping and of the proof after it (wire: Limits; processes: An
+// operation, step by step).
+const (
+	// TermToKill is how long a group has to end after TERM.
+	TermToKill = 250 * time.Millisecond
+	// KillToGivingUp is how long the proof may take after KILL.
+	KillToGivingUp = 2 * time.Second
+	// LeakGrace is how long members may outlive the leader's exit.
+	LeakGrace = 100 * time.Millisecond
+	// OutputGrace is how long a stream may be held open after the group is empty.
+	OutputGrace = 200 * time.Millisecond
+)
+
+// Spec says what to start.
+type Spec struct {
+	Path string   // absolute; executed as it is, never by a shell
+	Argv []string // with argument zero; at least one
+	Env  []string // the whole environment, "name=value", no name twice
+	Dir  *os.File // the working directory; required
+
+	// Stdin, Stdout and Stderr become descriptors 0, 1 and 2. Where one is nil
+	// it is a pipe, and the Group's field of that name is our end of it.
+	Stdin, Stdout, Stderr *os.File
+}
+
+// Group is a process group of ours, from its launch barrier to the proof that
+// it is gone. One goroutine drives it; Ended, Pid and Identity may be used from
+// any. It must be closed, whatever happened.
+type Group struct {
+	// Our ends of the pipes of Spec, nil where the Spec gave a file. They are
+	// non-blocking, take deadlines, and are closed by Close.
+	Stdin          *os.File
+	Stdout, Stderr *os.File
+
+	path     string
+	leader   *leader
+	identity Identity
+	control  *os.File // our end of the barrier's socket
+
+	settling sync.Mutex
+	settled  bool
+	ending   Ending
+}
+
+// Start starts a launch barrier for spec in a process group of its own (package
+// barrier). Nothing of spec runs before Release: publish a record of Pid and
+// Identity first. When this process dies before that, the barrier exits; a
+// record of it then names a group that never ran anything.
+//
+// The first Start makes this process a child subreaper, for good.
+//
+// Start fails with io, platform-unsupported, or internal for a Spec that is not
+// complete. It leaves nothing behind when it fails.
+func Start(spec Spec) (*Group, error) {
+	if !filepath.IsAbs(spec.Path) || len(spec.Argv) == 0 || spec.Dir == nil {
+		return nil, fault.New(fault.Internal, "cannot start %s: path, argument vector and directory are required", fault.Path(spec.Path))
+	}
+	becomeSubreaper()
+	g := &Group{path: spec.Path}
+	if err := g.start(spec); err != nil {
+		g.closeFiles()
+		return nil, fault.Wrap(startCode(err), err, "cannot start the launch barrier of %s", fault.Path(spec.Path))
+	}
+	return g, nil
+}
+
+func startCode(err error) fault.Code {
+	if fault.Is(err, fault.PlatformUnsupported) {
+		return fault.PlatformUnsupported
+	}
+	return fault.IO
+}
+
+func (g *Group) start(spec Spec) error {
+	var far descriptors // the child's; ours to close once it has its own
+	defer far.close()
+	for _, stream := range []struct {
+		given *os.File
+		near  **os.File
+		open  func() (near *os.File, far int, err error)
+	}{
+		{spec.Stdin, &g.Stdin, pipeToChild},
+		{spec.Stdout, &g.Stdout, pipeFromChild},
+		{spec.Stderr, &g.Stderr, pipeFromChild},
+		{nil, &g.control, controlSocket},
+		{spec.Dir, nil, nil},
+	} {
+		if stream.given != nil {
+			far.lend(stream.given)
+			continue
+		}
+		near, fd, err := stream.open()
+		if err != nil {
+			return err
+		}
+		*stream.near = near
+		far.own(fd)
+	}
+	path, err := self()
+	if err != nil {
+		return err
+	}
+	argv := append([]string{barrier.Word, spec.Path}, spec.Argv...)
+	g.leader, err = fork(path, argv, spec.Env, far.fds)
+	if err != nil {
+		return err
+	}
+	g.identity, err = identityOfChild(g.leader.pid)
+	if err != nil {
+		g.Stop()
+		g.leader.release()
+	}
+	return err
+}
+
+// Pid is the pid of the group's leader, which is the group's number.
+func (g *Group) Pid() int { return g.leader.pid }
+
+// Identity is the identity of the leader. It is the same at the barrier and
+// after it: execve keeps a process's start time.
+func (g *Group) Identity() Identity { return g.identity }
+
+// Release lets the barrier execute the program, and waits until it did or
+// failed. It fails with an *ExecError when nothing was executed, or with the
+// context's error when that ended first; the group is then still to be settled
+// or closed. A barrier that was killed is no failure here: the ending tells.
+func (g *Group) Release(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { _ = g.control.SetDeadline(longAgo) })()
+	if _, err := g.control.Write([]byte{barrier.Release}); err != nil {
+		return g.controlError(ctx, err)
+	}
+	var message [barrier.FailureSize]byte
+	switch _, err := io.ReadFull(g.control, message[:]); err {
+	case nil:
+		return diagnose(g.path, barrier.Decode(message))
+	case io.EOF: // closed by execve
+		return nil
+	default:
+		return g.controlError(ctx, err)
+	}
+}
+
+// longAgo, as a deadline, ends reads and writes that wait, with os.ErrDeadlineExceeded.
+var longAgo = time.Unix(1, 0)
+
+func (g *Group) controlError(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return context.Cause(ctx)
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		return nil // the barrier is dead
+	}
+	return fault.Wrap(fault.IO, err, "cannot release the launch barrier of %s", fault.Path(g.path))
+}
+
+// Ended is closed when the program has exited; the group may still have members.
+func (g *Group) Ended() <-chan struct{} { return g.leader.exited }
+
+// Close stops what still runs, as Stop does, and frees the group's descriptors.
+func (g *Group) Close() {
+	g.Stop()
+	g.leader.release()
+	g.closeFiles()
+}
+
+func (g *Group) closeFiles() {
+	for _, file := range []*os.File{g.Stdin, g.Stdout, g.Stderr, g.control} {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+}
+
+// descriptors are those a child gets, in its own order.
+type descriptors struct {
+	fds   []uintptr
+	owned []int
+}
+
+// lend passes on a file that stays open here. Its description becomes blocking,
+// as every program expects its standard streams to be.
+func (d *descriptors) lend(file *os.File) { d.fds = append(d.fds, file.Fd()) }
+
+func (d *descriptors) own(fd int) {
+	d.fds = append(d.fds, uintptr(fd))
+	d.owned = append(d.owned, fd)
+}
+
+func (d *descriptors) close() {
+	for _, fd := range d.owned {
+		_ = unix.Close(fd)
+	}
+}
+
+// pipeToChild and pipeFromChild make a pipe whose near end is in the runtime's
+// poller and whose far end blocks. os.Pipe would leave both non-blocking.
+func pipeToChild() (near *os.File, far int, err error) {
+	read, write, err := pipe()
+	if err != nil {
+		return nil, -1, err
+	}
+	return pollable(write, "stdin"), read, nil
+}
+
+func pipeFromChild() (near *os.File, far int, err error) {
+	read, write, err := pipe()
+	if err != nil {
+		return nil, -1, err
+	}
+	return pollable(read, "output"), write, nil
+}
+
+func controlSocket() (near *os.File, far int, err error) {
+	syscall.ForkLock.RLock() // until close-on-exec is set, where that takes two calls
+	defer syscall.ForkLock.RUnlock()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, -1, os.NewSyscallError("socketpair", err)
+	}
+	unix.CloseOnExec(pair[0])
+	unix.CloseOnExec(pair[1])
+	return pollable(pair[0], "control"), pair[1], nil
+}
+
+func pipe() (read, write int, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	var pair [2]int
+	if err := unix.Pipe(pair[:]); err != nil {
+		return -1, -1, os.NewSyscallError("pipe", err)
+	}
+	unix.CloseOnExec(pair[0])
+	unix.CloseOnExec(pair[1])
+	return pair[0], pair[1], nil
+}
+
+func pollable(fd int, name string) *os.File {
+	_ = unix.SetNonblock(fd, true)
+	return os.NewFile(uintptr(fd), name)
+}

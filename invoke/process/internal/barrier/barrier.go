@@ -1,0 +1,121 @@
+package barrier
+
+import "syscall"
+
+// Word is argument zero of a barrier.
+const Word = "hawser-launch-barrier"
+
+// The descriptors of a barrier beside 0, 1 and 2.
+const (
+	ControlFD = 3
+	DirFD     = 4
+)
+
+// Release is the byte that lets the barrier execute its target.
+const Release byte = 'r'
+
+// exitUnreleased is the status of a barrier that ran nothing.
+const exitUnreleased = 125
+
+// Stage is what the barrier was doing when it failed.
+type Stage byte
+
+const (
+	StageFork  Stage = 'f' // starting the barrier itself, below a wrapper
+	StageChdir Stage = 'd' // entering the working directory
+	StageExec  Stage = 'x' // executing the target
+)
+
+// Failure is the barrier's only answer: what failed, and how.
+type Failure struct {
+	Stage Stage
+	Errno syscall.Errno
+}
+
+// FailureSize is the length of an encoded Failure.
+const FailureSize = 3
+
+// Encode makes the three bytes of f: the stage, the errno in big-endian order.
+func (f Failure) Encode() [FailureSize]byte {
+	return [FailureSize]byte{byte(f.Stage), byte(f.Errno >> 8), byte(f.Errno)}
+}
+
+// Decode reads what Encode made.
+func Decode(b [FailureSize]byte) Failure {
+	return Failure{Stage(b[0]), syscall.Errno(b[1])<<8 | syscall.Errno(b[2])}
+}
+
+func init() {
+	if !isSocket(ControlFD) { // the cheap question first: every start of every program asks it
+		return
+	}
+	args := arguments()
+	if len(args) < 3 || args[0] != Word {
+		return
+	}
+	run(args[1], args[2:])
+	syscall.Exit(exitUnreleased)
+}
+
+// run is the barrier. It returns only when nothing was executed.
+//
+// Everything that takes time comes before the wait, which overlaps with the
+// host publishing its record. A crash before the release leaves a process that
+// never ran the target; the host's record of it is removed like any reserved one.
+func run(path string, argv []string) {
+	resetSignals()
+	closeOnExec()
+	if err := syscall.Fchdir(DirFD); err != nil {
+		report(StageChdir, err)
+		return
+	}
+	if !released() {
+		return
+	}
+	report(StageExec, exec(path, argv))
+}
+
+// released waits for the host's word. Anything else than the release byte, or
+// the end of the socket, means that the host is gone or is not a host.
+func released() bool {
+	var word [1]byte
+	for {
+		n, err := syscall.Read(ControlFD, word[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		return err == nil && n == 1 && word[0] == Release
+	}
+}
+
+// exec executes the target in place and returns only its failure.
+//
+// ETXTBSY says that some process still holds the file open for writing. Right
+// after a package was written that can be a child of any concurrent fork, which
+// holds the descriptor until its own exec: wait it out, half a second in all.
+// A file that is no program by itself (ENOEXEC) is not handed to a shell.
+func exec(path string, argv []string) error {
+	env := syscall.Environ()
+	for milliseconds := int64(1); ; milliseconds *= 2 {
+		err := syscall.Exec(path, argv, env)
+		if err != syscall.ETXTBSY || milliseconds > 256 {
+			return err
+		}
+		pause(milliseconds)
+	}
+}
+
+// report tells the host what failed. A host that is gone cannot be told.
+func report(stage Stage, err error) {
+	errno, ok := err.(syscall.Errno)
+	if !ok {
+		errno = syscall.EINVAL
+	}
+	message := Failure{stage, errno}.Encode()
+	_, _ = syscall.Write(ControlFD, message[:])
+}
+
+func isSocket(fd int) bool {
+	var st syscall.Stat_t
+	return syscall.Fstat(fd, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFSOCK
+}

@@ -1,0 +1,66 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func self() (string, error) { return os.Executable() }
+
+func becomeSubreaper() {}
+
+// leader is the child that leads a group. Nothing pins its number once it is
+// reaped: this is ordinary process-group handling (processes: The two policies).
+type leader struct {
+	pid    int
+	exited chan struct{} // closed when the leader is dead and reaped
+	status unix.WaitStatus
+}
+
+func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Env:   env,
+		Files: files,
+		Sys:   &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return nil, err
+	}
+	l := &leader{pid: pid, exited: make(chan struct{})}
+	go func() {
+		for {
+			_, err := unix.Wait4(pid, &l.status, 0, nil)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		close(l.exited)
+	}()
+	return l, nil
+}
+
+func (l *leader) signal(sig unix.Signal) { _ = unix.Kill(-l.pid, sig) }
+
+// gone reports whether the leader is dead and no process has its group number.
+func (l *leader) gone(bool) bool {
+	select {
+	case <-l.exited:
+		return errors.Is(unix.Kill(-l.pid, 0), unix.ESRCH) || onlyZombies(l.pid)
+	default:
+		return false
+	}
+}
+
+func (l *leader) release() {}
+
+func (l *leader) exit() Exit {
+	select {
+	case <-l.exited:
+		return exitOf(l.status)
+	default:
+		return Exit{Code: -1}
+	}
+}

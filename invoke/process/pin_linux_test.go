@@ -1,0 +1,26 @@
+package process
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// pinWith selects how groups started from here on are pinned.
+func pinWith(t *testing.T, pidfd bool) {
+	kernel := groupSignals
+	if pidfd && !kernel() {
+		t.Skip("this kernel has no PIDFD_SIGNAL_PROCESS_GROUP")
+	}
+	groupSignals = func() bool { return pidfd }
+	t.Cleanup(func() { groupSignals = kernel })
+}
+
+// blockSignals blocks what can be blocked on this thread.
+func blockSignals() {
+	var all unix.Sigset_t
+	for i := range all.Val {
+		all.Val[i] = ^all.Val[i]
+	}
+	fail(unix.PthreadSigmask(unix.SIG_SETMASK, &all, nil))
+}

@@ -1,0 +1,493 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// children are the programs that tests start: this test binary, told by
+// childVariable which of them to be.
+var children = map[string]func(){}
+
+const childVariable = "PROCESS_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if child, ok := children[os.Getenv(childVariable)]; ok {
+		child()
+		os.Exit(0)
+	}
+	before := openDescriptors()
+	code := m.Run()
+	if left := ownChildren(); code == 0 && len(left) > 0 {
+		fmt.Fprintln(os.Stderr, "tests left processes behind:", left)
+		code = 1
+	}
+	if after := openDescriptors(); code == 0 && after > before+2 { // the poller's own stay
+		fmt.Fprintf(os.Stderr, "tests left descriptors behind: %d before, %d after\n", before, after)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func openDescriptors() int {
+	names, _ := os.ReadDir("/proc/self/fd")
+	return len(names)
+}
+
+// ownChildren lists the children of this process, adopted and dead ones too.
+func ownChildren() (pids []int) {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, entry := range entries {
+		text, err := os.ReadFile("/proc/" + entry.Name() + "/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		if fields[1] == strconv.Itoa(os.Getpid()) {
+			pid, _ := strconv.Atoi(entry.Name())
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// bounds are the limits of tests that are about something else.
+var bounds = Limits{Timeout: time.Minute, Stdout: 1 << 16, Stderr: 1 << 13, KeepStderr: true}
+
+func directory(t testing.TB, path string) *os.File {
+	t.Helper()
+	dir, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	return dir
+}
+
+// shell is the Spec of a shell script.
+func shell(t testing.TB, script string) Spec {
+	t.Helper()
+	return Spec{
+		Path: "/bin/sh",
+		Argv: []string{"sh", "-c", script},
+		Env:  []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"},
+		Dir:  directory(t, t.TempDir()),
+	}
+}
+
+// child is the Spec of one of children.
+func child(t testing.TB, name string) Spec {
+	t.Helper()
+	path, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Spec{
+		Path: path,
+		Argv: []string{name},
+		Env:  []string{"PATH=/usr/local/bin:/usr/bin:/bin", childVariable + "=" + name},
+		Dir:  directory(t, t.TempDir()),
+	}
+}
+
+func start(t testing.TB, spec Spec) *Group {
+	t.Helper()
+	g, err := Start(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
+func startReleased(t testing.TB, spec Spec) *Group {
+	t.Helper()
+	g := start(t, spec)
+	if err := g.Release(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// eventually waits for a condition, long enough for any machine.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// bothPins runs a test with each way of pinning a group, where there are two.
+func bothPins(t *testing.T, test func(t *testing.T)) {
+	for _, way := range []struct {
+		name  string
+		pidfd bool
+	}{{"pidfd", true}, {"zombie", false}} {
+		t.Run(way.name, func(t *testing.T) {
+			pinWith(t, way.pidfd)
+			test(t)
+		})
+	}
+}
+
+func TestExchange(t *testing.T) {
+	bothPins(t, func(t *testing.T) {
+		g := startReleased(t, shell(t, `cat; echo note >&2; exit 3`))
+		r := g.Exchange(context.Background(), []byte("question"), bounds)
+		if string(r.Stdout) != "question" || string(r.Stderr) != "note\n" || r.StderrBytes != 5 {
+			t.Errorf("stdout %q, stderr %q (%d)", r.Stdout, r.Stderr, r.StderrBytes)
+		}
+		r.Stdout, r.Stderr, r.StderrBytes = nil, nil, 0
+		if want := (Result{Ending: Ending{Exit: Exit{Code: 3}}}); !equal(r, want) {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
+func equal(a, b Result) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
+
+func TestExchangeOutcomes(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		limits       func(*Limits)
+		want         func(Result) bool
+	}{
+		{"exit code", `exit 77`, nil, func(r Result) bool { return r.Exit == Exit{Code: 77} }},
+		{"signal", `kill -KILL $$`, nil, func(r Result) bool { return r.Exit == Exit{-1, unix.SIGKILL} && r.Cause == nil }},
+		{"request unread", `exec <&-; exit 0`, nil, func(r Result) bool { return r.Exit.OK() && r.Cause == nil }},
+		{"hang", `sleep 100 & wait`, timeout, func(r Result) bool {
+			return r.TimedOut && !r.Cancelled && !r.Leaked && r.Exit.Signal == unix.SIGTERM
+		}},
+		{"ignores TERM", `trap "" TERM; while :; do sleep 100; done`, timeout, func(r Result) bool {
+			return r.TimedOut && r.Exit.Signal == unix.SIGKILL
+		}},
+		{"stopped", `kill -STOP $$`, timeout, func(r Result) bool { return r.TimedOut && r.Exit.Signal == unix.SIGKILL }},
+		{"forks for ever", `trap "" TERM; while :; do sh -c : & sh -c : & wait; done`, timeout, func(r Result) bool { return r.TimedOut }},
+		{"flood on stdout", `exec cat /dev/zero`, nil, func(r Result) bool {
+			return r.StdoutOver && !r.TimedOut && !r.Cancelled && !r.Leaked && len(r.Stdout) == bounds.Stdout
+		}},
+		{"flood on stderr", `trap "" TERM; cat /dev/zero >&2`, nil, func(r Result) bool {
+			return r.StderrOver && !r.StdoutOver && r.StderrBytes == int64(bounds.Stderr)+1 && len(r.Stderr) == bounds.Stderr
+		}},
+		{"stdout at its limit", `head -c 65536 /dev/zero`, nil, func(r Result) bool {
+			return !r.StdoutOver && len(r.Stdout) == 65536 && r.Exit.OK()
+		}},
+		{"stdout one over", `head -c 65537 /dev/zero`, nil, func(r Result) bool {
+			return r.StdoutOver && len(r.Stdout) == 65536
+		}},
+		{"stdout closed, lingers", `exec >&- 2>&-; sleep 100`, timeout, func(r Result) bool { return r.TimedOut }},
+		{"leak", `echo yes; sleep 100 & exit 0`, nil, func(r Result) bool {
+			return r.Leaked && r.Exit.OK() && string(r.Stdout) == "yes\n" && r.Cause == nil
+		}},
+		{"leak that ignores TERM", `trap "" TERM; sleep 100 & exit 0`, nil, func(r Result) bool { return r.Leaked && r.Exit.OK() }},
+		{"member ends within the grace", `sleep 0.02 & exit 0`, nil, func(r Result) bool { return !r.Leaked && r.Exit.OK() }},
+		{"many orphans end within the grace", `for i in 1 2 3 4 5 6 7 8; do sleep 0.01 & done; exit 0`, nil, func(r Result) bool {
+			return !r.Leaked && r.Exit.OK()
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothPins(t, func(t *testing.T) {
+				limits := bounds
+				if test.limits != nil {
+					test.limits(&limits)
+				}
+				g := startReleased(t, shell(t, test.script))
+				r := g.Exchange(context.Background(), []byte("question"), limits)
+				r2 := r
+				r2.Stdout, r2.Stderr = nil, nil
+				if !test.want(r) || r.NotProvedGone || r.HeldOutput {
+					t.Errorf("got %+v", r2)
+				}
+				if err := unix.Kill(-g.Pid(), 0); !errors.Is(err, unix.ESRCH) {
+					t.Errorf("the group is still there: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func timeout(l *Limits) { l.Timeout = 50 * time.Millisecond }
+
+// A grandchild in a session of its own is outside the group, and not ours to
+// stop; its hold on our pipe must neither hang us nor pass.
+func TestExchangeHeldOutput(t *testing.T) {
+	bothPins(t, func(t *testing.T) {
+		spec := shell(t, `setsid sh -c 'echo $$ > pid; while [ ! -e done ]; do sleep 0.01; done' & while [ ! -s pid ]; do sleep 0.01; done; exit 0`)
+		g := startReleased(t, spec)
+		r := g.Exchange(context.Background(), nil, bounds)
+		if !r.HeldOutput || r.Leaked || r.NotProvedGone || !r.Exit.OK() {
+			t.Errorf("got %+v", r)
+		}
+		escaped := readPid(t, filepath.Join(spec.Dir.Name(), "pid"))
+		if unix.Kill(escaped, 0) != nil {
+			t.Error("a process outside the group was stopped")
+		}
+		if err := os.WriteFile(filepath.Join(spec.Dir.Name(), "done"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the escaped process was reaped", func() bool { return reapAdopted(escaped) })
+	})
+}
+
+func readPid(t testing.TB, path string) int {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// reapAdopted reports whether the process, which this subreaper inherits, is gone.
+func reapAdopted(pid int) bool {
+	_, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return errors.Is(unix.Kill(pid, 0), unix.ESRCH) || errors.Is(err, unix.ECHILD) && runtime.GOOS != "linux"
+}
+
+func TestExchangeCancelled(t *testing.T) {
+	bothPins(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		spec := shell(t, `echo > ready; sleep 100`)
+		g := startReleased(t, spec)
+		go func() {
+			for ; ; time.Sleep(time.Millisecond) {
+				if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ready")); err == nil {
+					cancel()
+					return
+				}
+			}
+		}()
+		r := g.Exchange(ctx, nil, bounds)
+		if !r.Cancelled || r.TimedOut || r.Leaked || r.NotProvedGone || !errors.Is(r.Cause, context.Canceled) {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
+// A request larger than a pipe holds, to a program that never reads it.
+func TestExchangeRequestNeverRead(t *testing.T) {
+	limits := bounds
+	limits.Timeout = 50 * time.Millisecond
+	g := startReleased(t, shell(t, `sleep 100`))
+	if r := g.Exchange(context.Background(), make([]byte, 1<<20), limits); !r.TimedOut {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestBarrierWaits(t *testing.T) {
+	spec := shell(t, `echo > ran`)
+	g := start(t, spec)
+	id, err := Of(g.Pid())
+	if err != nil || id != g.Identity() {
+		t.Errorf("identity %v, %v; want %v", id, err, g.Identity())
+	}
+	if group, err := unix.Getpgid(g.Pid()); err != nil || group != g.Pid() {
+		t.Errorf("group %d, %v; want %d", group, err, g.Pid())
+	}
+	if e := g.Stop(); e.NotProvedGone || e.Exit.OK() {
+		t.Errorf("got %+v", e)
+	}
+	if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ran")); err == nil {
+		t.Error("the program ran without a release")
+	}
+}
+
+// What a program may see of its host: nothing.
+func TestChildSeesDefaults(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	// A host that ignores and blocks signals, has more descriptors open, and a
+	// descriptor limit that Go raises.
+	host := exec.Command("sh", "-c", `trap "" HUP INT PIPE TSTP TTIN TTOU USR1; ulimit -S -n 123; exec 7</dev/null 9</dev/zero; exec "$0"`, os.Args[0])
+	host.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=block signals"}
+	out, err := host.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"SigBlk:\t0000000000000000\n", "SigIgn:\t0000000000000000\n",
+		"descriptors: 0 1 2 3\n", // 3 is that of the listing itself
+		"limit: 123\n",
+		"environment: A=1 \n",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("not found: %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
+}
+
+func init() {
+	children["block signals"] = func() {
+		runtime.LockOSThread()
+		blockSignals()
+		fail(syscall.Exec("/proc/self/exe", os.Args, []string{"PATH=" + os.Getenv("PATH"), childVariable + "=host of defaults"}))
+	}
+	children["host of defaults"] = func() {
+		dir, err := os.Open("/")
+		fail(err)
+		g, err := Start(Spec{
+			Path: "/bin/bash",
+			Argv: []string{"bash", "--norc", "-c", `grep Sig /proc/self/status; echo descriptors: $(ls /proc/self/fd); echo "limit: $(ulimit -S -n)"; echo "environment: $(tr '\0' ' ' < /proc/$$/environ)"`},
+			Env:  []string{"A=1"},
+			Dir:  dir,
+		})
+		fail(err)
+		fail(g.Release(context.Background()))
+		r := g.Exchange(context.Background(), nil, bounds)
+		g.Close()
+		os.Stdout.Write(r.Stdout)
+		os.Stdout.Write(r.Stderr)
+		if !r.Exit.OK() {
+			os.Exit(1)
+		}
+	}
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func TestExecFailures(t *testing.T) {
+	dir := t.TempDir()
+	elf := func(machine byte) string {
+		return "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00" + string(machine) + "\x00" + strings.Repeat("\x00", 100)
+	}
+	for _, test := range []struct {
+		name, content string
+		mode          os.FileMode
+		want          ExecReason
+	}{
+		{"missing", "", 0, ExecMissing},
+		{"no interpreter", "#!/nonexistent/interpreter\n", 0o755, ExecNoInterpreter},
+		{"no execute bit", "#!/bin/sh\n", 0o644, ExecNotExecutable},
+		{"no first line", "echo hello\n", 0o755, ExecNoProgram},
+		{"empty", "", 0o755, ExecNoProgram},
+		{"wrong machine", elf(8), 0o755, ExecWrongArchitecture},
+		{"damaged program", elf(62), 0o755, map[string]ExecReason{"amd64": ExecNoProgram, "arm64": ExecWrongArchitecture}[runtime.GOARCH]},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if runtime.GOOS != "linux" {
+				t.Skip("error numbers of Linux")
+			}
+			path := filepath.Join(dir, test.name)
+			if test.mode != 0 {
+				writeProgram(t, path, test.content, test.mode)
+			}
+			spec := shell(t, "")
+			spec.Path = path
+			g := start(t, spec)
+			err := g.Release(context.Background())
+			var failure *ExecError
+			if !errors.As(err, &failure) || failure.Reason != test.want || failure.Path != path {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+			if e := g.Stop(); e.NotProvedGone {
+				t.Errorf("got %+v", e)
+			}
+		})
+	}
+}
+
+// writeProgram writes a file that is executed right after, and is never open
+// for writing while another goroutine forks.
+func writeProgram(t testing.TB, path, content string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDirectory(t *testing.T) {
+	spec := shell(t, `pwd -P`)
+	g := startReleased(t, spec)
+	want, err := filepath.EvalSymlinks(spec.Dir.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := g.Exchange(context.Background(), nil, bounds); string(r.Stdout) != want+"\n" {
+		t.Errorf("ran in %q, want %q", r.Stdout, want)
+	}
+}
+
+// The streams as files, for a caller that speaks a protocol of its own.
+func TestInteractive(t *testing.T) {
+	g := startReleased(t, shell(t, `while read line; do echo "got $line"; done`))
+	reply := make([]byte, 64)
+	for _, word := range []string{"one", "two"} {
+		fmt.Fprintln(g.Stdin, word)
+		n, err := g.Stdout.Read(reply)
+		if err != nil || string(reply[:n]) != "got "+word+"\n" {
+			t.Fatalf("got %q, %v", reply[:n], err)
+		}
+	}
+	g.Stdin.Close()
+	<-g.Ended()
+	if e := g.Settle(context.Background()); e != (Ending{}) {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	goroutines, descriptors := runtime.NumGoroutine(), openDescriptors()
+	const many = 64
+	results := make(chan Result, many)
+	for i := range many {
+		spec := shell(t, `read line; echo "$line"`)
+		go func() {
+			g, err := Start(spec)
+			if err == nil {
+				defer g.Close()
+				err = g.Release(context.Background())
+			}
+			if err != nil {
+				t.Error(err)
+				results <- Result{}
+				return
+			}
+			results <- g.Exchange(context.Background(), fmt.Appendln(nil, i), bounds)
+		}()
+	}
+	for range many {
+		if r := <-results; len(r.Stdout) == 0 || !r.Exit.OK() || r.NotProvedGone {
+			t.Errorf("got %+v", r)
+		}
+	}
+	eventually(t, "all goroutines ended", func() bool { return runtime.NumGoroutine() <= goroutines })
+	if left := openDescriptors(); left > descriptors+many+2 { // the working directories are closed at the end of the test
+		t.Errorf("%d descriptors before, %d after", descriptors, left)
+	}
+	if left := ownChildren(); len(left) > 0 {
+		t.Errorf("processes left: %v", left)
+	}
+}
