@@ -47,7 +47,8 @@ const (
 	// that of the process table before a holder counts as younger than its lock.
 	clockSlack = 2 * time.Second
 
-	ours = ".hawser-"
+	ours        = ".hawser-"
+	stealSuffix = ".steal"
 )
 
 // Lock is a held lock. It is not safe for concurrent use.
@@ -88,11 +89,20 @@ func wait(ctx context.Context, dir *dirfd.Dir, name string) error {
 		return nil
 	case <-ctx.Done():
 		path := filepath.Join(dir.Path(), name)
-		if pid, err := readPid(dir, name); err == nil {
+		if pid := holderPid(dir, name); pid > 0 {
 			return fault.New(fault.LockUnavailable, "%s is held by process %d; try again when it is done", fault.Path(path), pid)
 		}
 		return fault.New(fault.LockUnavailable, "%s is held; try again when its holder is done", fault.Path(path))
 	}
+}
+
+func holderPid(dir *dirfd.Dir, name string) int {
+	target, err := readLink(dir, name)
+	if err != nil {
+		return 0
+	}
+	pid, _ := readPid(target)
+	return pid
 }
 
 // prepare makes the private directory with our pid in it.
@@ -135,7 +145,7 @@ func (l *Lock) try(ctx context.Context) (bool, error) {
 
 // clearStale removes the stale lock that points to target, under the steal lock.
 func (l *Lock) clearStale(ctx context.Context, target string) error {
-	steal, err := prepare(l.dir, l.name+".steal")
+	steal, err := prepare(l.dir, l.name+stealSuffix)
 	if err != nil {
 		return err
 	}
@@ -144,10 +154,10 @@ func (l *Lock) clearStale(ctx context.Context, target string) error {
 		steal.discard()
 		// Somebody is at it, or died at it: then that lock is cleared the way
 		// a stale one is, except that nothing guards it but the rename.
-		if target, stale, err := judge(l.dir, l.name+".steal"); err != nil || !stale {
+		if target, stale, err := judge(l.dir, l.name+stealSuffix); err != nil || !stale {
 			return err
 		} else {
-			return removeLink(l.dir, l.name+".steal", target)
+			return removeLink(l.dir, l.name+stealSuffix, target)
 		}
 	}
 	if err != nil {
@@ -200,23 +210,42 @@ func (l *Lock) Release() {
 
 func (l *Lock) discard() { _ = l.dir.RemoveAll(l.holder) }
 
-// Sweep removes the private directories of ours in dir that no link of that
-// lock points to. Only for locks that are taken under another lock of ours,
-// which the caller holds, together with the lock name itself.
-func Sweep(dir *dirfd.Dir, held *Lock) error {
+// Sweep removes the private directories of ours in dir, made for the lock name,
+// whose makers are dead: what a crash before taking the lock, or after giving
+// it up, leaves. A stale lock itself is left to who wants it.
+//
+// Errors: io.
+func Sweep(dir *dirfd.Dir, name string) error {
 	names, err := dir.Names()
 	if err != nil {
 		return fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
 	}
-	for _, name := range names {
-		mine := strings.HasPrefix(name, held.name+ours) || strings.HasPrefix(name, held.name+".steal"+ours)
-		if mine && name != held.holder {
-			if err := dir.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fault.Wrap(fault.IO, err, "cannot clear the leftover %s", fault.Path(filepath.Join(dir.Path(), name)))
-			}
+	for _, entry := range names {
+		mine := strings.HasPrefix(entry, name+ours) || strings.HasPrefix(entry, name+stealSuffix+ours)
+		if !mine || pointedTo(dir, name, entry) || pointedTo(dir, name+stealSuffix, entry) || !abandoned(dir, entry) {
+			continue
+		}
+		if err := dir.RemoveAll(entry); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fault.Wrap(fault.IO, err, "cannot clear the leftover %s", fault.Path(filepath.Join(dir.Path(), entry)))
 		}
 	}
 	return nil
+}
+
+func pointedTo(dir *dirfd.Dir, lock, entry string) bool {
+	target, err := readLink(dir, lock)
+	return err == nil && target == filepath.Join(dir.Path(), entry)
+}
+
+// abandoned reports whether a private directory, or a link moved aside, has no
+// maker that could still need it.
+func abandoned(dir *dirfd.Dir, entry string) bool {
+	info, err := dir.Lstat(entry)
+	if err != nil {
+		return false
+	}
+	_, stale := judgeHolder(filepath.Join(dir.Path(), entry), time.Unix(0, info.Mtime))
+	return stale
 }
 
 // judge reads who holds the lock and whether that holder is gone.
@@ -236,17 +265,27 @@ func judge(dir *dirfd.Dir, name string) (target string, stale bool, err error) {
 	if err != nil {
 		return "", false, nil // released in between
 	}
-	taken := time.Unix(0, info.Mtime)
-	pid, err := readPid(dir, name)
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(dir.Path(), target)
+	}
+	_, stale = judgeHolder(target, time.Unix(0, info.Mtime))
+	return target, stale, nil
+}
+
+// judgeHolder reads whose the private directory is and whether that holder, who
+// had it at the time taken, is gone: its pid is dead, or belongs to a process
+// that is younger than the lock; or the lock is older than the boot.
+func judgeHolder(private string, taken time.Time) (pid int, stale bool) {
+	pid, err := readPid(private)
 	if err != nil {
-		return target, time.Since(taken) > pidGrace, nil
+		return 0, time.Since(taken) > pidGrace
 	}
 	boot, err := process.BootTime()
 	if err == nil && taken.Add(clockSlack).Before(boot) {
-		return target, true, nil
+		return pid, true
 	}
 	started, alive := process.Started(pid)
-	return target, !alive || taken.Add(clockSlack).Before(started), nil
+	return pid, !alive || taken.Add(clockSlack).Before(started)
 }
 
 func readLink(dir *dirfd.Dir, name string) (string, error) {
@@ -258,16 +297,10 @@ func readLink(dir *dirfd.Dir, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// readPid reads the pid file through the link, as its other users do.
-func readPid(dir *dirfd.Dir, name string) (int, error) {
-	target, err := readLink(dir, name)
-	if err != nil {
-		return 0, err
-	}
-	if !filepath.IsAbs(target) {
-		target = filepath.Join(dir.Path(), target)
-	}
-	fd, err := unix.Open(filepath.Join(target, "pid"), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// readPid reads the pid file in a private directory, by its path as the link
+// gives it and as the lock's other users do.
+func readPid(private string) (int, error) {
+	fd, err := unix.Open(filepath.Join(private, "pid"), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
