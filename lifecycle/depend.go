@@ -2,16 +2,75 @@ package lifecycle
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"path/filepath"
 	"strings"
 
+	"hawser/binding"
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
 )
+
+// CheckRetirable reports whether the binding with this digest could be retired
+// now (commands: binding-retirement-preflight): nothing depends on it, and no
+// operation of it is under way. Nothing is changed, except that records of dead
+// hosts are settled.
+//
+// Errors: binding-in-use and the others of RetireBinding's third step.
+func (h *Host) CheckRetirable(ctx context.Context, digest wire.Digest) error {
+	return h.Locked(ctx, "binding-retirement-preflight", func() error { return h.checkIdle(digest) })
+}
+
+// Locked runs a function under the lifecycle lock (home: Claim, "Lock order").
+//
+// Errors: lock-unavailable, those of home.Open; io.
+func (h *Host) Locked(ctx context.Context, command string, run func() error) error {
+	l, err := h.lock(ctx, command)
+	if err != nil {
+		return err
+	}
+	defer l.release()
+	return run()
+}
+
+// Enable verifies the binding that enables an adapter, with a live handshake,
+// and calls publish with it, all under one hold of the lifecycle lock: no
+// retirement can come between the proof and what is published on it (seed:
+// Enabled binding).
+//
+// Errors: adapter-unbound, those of Verify, those of publish.
+func (h *Host) Enable(ctx context.Context, command, adapter string, publish func(binding.Record) error) error {
+	reg, err := h.registry()
+	if err == nil {
+		_, err = reg.ByAdapter(adapter)
+	}
+	if err != nil {
+		return err // before anything is created for the lock
+	}
+	return h.Locked(ctx, command, func() error {
+		reg, err := h.registry()
+		if err != nil {
+			return err
+		}
+		record, err := reg.ByAdapter(adapter)
+		if err != nil {
+			return err
+		}
+		pkg, err := h.installed(record)
+		if err != nil {
+			return err
+		}
+		defer pkg.Close()
+		if err := h.handshake(ctx, pkg); err != nil {
+			return err
+		}
+		return publish(record)
+	})
+}
 
 // checkUnused refuses a retirement while a registration or an unhandled captured
 // result depends on the binding (seed: Enabled binding), also one that another

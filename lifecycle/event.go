@@ -32,18 +32,24 @@ func (e Expected) pick(reg *binding.Registry) (binding.Record, error) {
 	if err != nil {
 		return record, err
 	}
-	is := home.Owner{
+	is := OwnerOf(record)
+	if is != e.Owner {
+		return record, fault.New(fault.OwnerMismatch, "the adapter %s is bound to %s@%s, package %s, binding %s; that is not the expected identity",
+			e.Adapter, is.ExtensionID, is.ExtensionVersion, is.PackageDigest, is.BindingDigest)
+	}
+	return record, nil
+}
+
+// OwnerOf is the identity of a binding as registrations and captured results
+// record it.
+func OwnerOf(record binding.Record) home.Owner {
+	return home.Owner{
 		ExtensionID:       record.ExtensionID,
 		ExtensionVersion:  record.ExtensionVersion,
 		CapabilityVersion: int(record.CapabilityVersion),
 		PackageDigest:     record.PackageDigest,
 		BindingDigest:     record.Digest,
 	}
-	if is != e.Owner {
-		return record, fault.New(fault.OwnerMismatch, "the adapter %s is bound to %s@%s, package %s, binding %s; that is not the expected identity",
-			e.Adapter, is.ExtensionID, is.ExtensionVersion, is.PackageDigest, is.BindingDigest)
-	}
-	return record, nil
 }
 
 // Poll asks the adapter's package for one event of a source (seed:
@@ -73,9 +79,13 @@ func (h *Host) Poll(ctx context.Context, e Expected, sourceID, configRef string,
 //
 // Errors: those of readResult and as for Poll.
 func (h *Host) Classify(ctx context.Context, e Expected, path string) (string, error) {
+	captured, err := h.readResult(e, path)
+	if err != nil {
+		return "", err
+	}
 	var word string
-	err := h.ask(ctx, e, invoke.Classify, path, func(s *session, c invoke.Captured) (err error) {
-		word, err = s.Classify(ctx, e.Adapter, c)
+	err = h.ask(ctx, e, invoke.Classify, captured, func(s *session) (err error) {
+		word, err = s.Classify(ctx, e.Adapter, captured)
 		return err
 	})
 	return word, err
@@ -87,27 +97,30 @@ func (h *Host) Classify(ctx context.Context, e Expected, path string) (string, e
 //
 // Errors: those of readResult and as for Poll. Whatever the error, it is a no.
 func (h *Host) Verdict(ctx context.Context, e Expected, operation, path string) (bool, error) {
+	captured, err := h.readResult(e, path)
+	if err != nil {
+		return false, err
+	}
+	return h.VerdictOn(ctx, e, operation, captured)
+}
+
+// VerdictOn is Verdict for a result that the caller holds.
+func (h *Host) VerdictOn(ctx context.Context, e Expected, operation string, captured invoke.Captured) (bool, error) {
 	var yes bool
-	err := h.ask(ctx, e, operation, path, func(s *session, c invoke.Captured) (err error) {
-		yes, err = s.Verdict(ctx, operation, e.Adapter, c)
+	err := h.ask(ctx, e, operation, captured, func(s *session) (err error) {
+		yes, err = s.Verdict(ctx, operation, e.Adapter, captured)
 		return err
 	})
 	return yes && err == nil, err
 }
 
-func (h *Host) ask(ctx context.Context, e Expected, operation, path string, question func(*session, invoke.Captured) error) error {
-	captured, err := h.readResult(e, path)
-	if err != nil {
-		return err
-	}
+func (h *Host) ask(ctx context.Context, e Expected, operation string, captured invoke.Captured, question func(*session) error) error {
 	purpose := invoke.Purpose{
 		Operation: operation,
 		RequestID: wire.ResultRequestID(operation, e.Adapter, captured.SourceID, captured.Sequence, e.PackageDigest, wire.DigestOf([]byte(captured.Content))),
 		SourceID:  captured.SourceID,
 	}
-	_, err = h.use(ctx, "process-event "+e.Adapter+" "+operation, purpose, e.pick, func(s *session) error {
-		return question(s, captured)
-	})
+	_, err := h.use(ctx, "process-event "+e.Adapter+" "+operation, purpose, e.pick, question)
 	return err
 }
 

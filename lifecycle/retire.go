@@ -80,7 +80,7 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 	if err := t.checkPackage(record, damaged); err != nil {
 		return nil, err
 	}
-	if err := t.checkIdle(record); err != nil {
+	if err := t.checkIdle(record.Digest); err != nil {
 		return nil, err
 	}
 	return t.disable(n)
@@ -109,16 +109,16 @@ func (t *transaction) checkPackage(record binding.Record, damaged bool) error {
 }
 
 // checkIdle settles what dead hosts left of the binding and refuses while
-// anything depends on it.
-func (t *transaction) checkIdle(record binding.Record) error {
-	settled, err := invoke.Settle(t.Home, invoke.Filter{BindingDigest: record.Digest})
+// anything depends on it. The caller holds the lifecycle lock.
+func (h *Host) checkIdle(digest wire.Digest) error {
+	settled, err := invoke.Settle(h.Home, invoke.Filter{BindingDigest: digest})
 	if err != nil {
 		return err
 	}
 	if len(settled.Live) > 0 {
 		return fault.New(fault.BindingInUse, "an operation of the binding is under way: %s; try again when it has ended", settled.Live[0])
 	}
-	return t.checkUnused(record.Digest)
+	return h.checkUnused(digest)
 }
 
 // disable moves the binding's file to where retired ones are retained.
