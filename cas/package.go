@@ -37,12 +37,12 @@ func Open(versions *dirfd.Dir, digest wire.Digest) (*Package, error) {
 	if err != nil {
 		return nil, openFault(err, filepath.Join(versions.Path(), digest.Hex()))
 	}
-	read, err := readVerified(dir, digest)
+	verified, err := tree.Verify(dir, installedRules(), digest)
 	if err != nil {
 		dir.Close()
 		return nil, err
 	}
-	return &Package{dir, read}, nil
+	return &Package{dir, verified}, nil
 }
 
 // hold makes a Package of what this process has just written and published.
@@ -52,17 +52,6 @@ func hold(versions *dirfd.Dir, installed *tree.Tree) (*Package, error) {
 		return nil, openFault(err, filepath.Join(versions.Path(), installed.Digest().Hex()))
 	}
 	return &Package{dir, installed}, nil
-}
-
-func readVerified(dir *dirfd.Dir, digest wire.Digest) (*tree.Tree, error) {
-	read, err := tree.Read(dir, installedRules())
-	if err != nil {
-		return nil, err
-	}
-	if read.Digest() != digest {
-		return nil, fault.New(fault.IntegrityMismatch, "%s is damaged: its tree digest is %s", fault.Path(dir.Path()), read.Digest())
-	}
-	return read, nil
 }
 
 func openFault(err error, path string) error {
@@ -95,7 +84,7 @@ func (p *Package) Verify() error {
 	if err := p.checkPath(); err != nil {
 		return err
 	}
-	_, err := readVerified(p.dir, p.tree.Digest())
+	_, err := tree.Verify(p.dir, installedRules(), p.tree.Digest())
 	return err
 }
 

@@ -48,11 +48,11 @@ func BenchmarkScan(b *testing.B) {
 	}
 }
 
-func BenchmarkRead(b *testing.B) {
+func BenchmarkVerify(b *testing.B) {
 	dir := big(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		t, err := Read(dir, SourceRules())
+		t, err := read(dir, SourceRules())
 		if err != nil {
 			b.Fatal(err)
 		}

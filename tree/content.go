@@ -51,7 +51,7 @@ func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
 	p.inline = workers == 1
 	p.work.SetLimit(workers)
 
-	err := p.dir(0, &place{src: s.root, dst: dst})
+	err := p.dir(0, &openDir{src: s.root, dst: dst})
 	if err != nil {
 		p.failed.Store(true)
 	}
@@ -68,9 +68,13 @@ var errStopped = errors.New("stopped")
 
 // dir reads the directory nodes[at], open at here: its own files a batch at a
 // time, then its directories.
-func (p *pass) dir(at int32, here *place) error {
+func (p *pass) dir(at int32, here *openDir) error {
 	dir := &p.nodes[at]
 	for i := dir.first; i < dir.end; {
+		if p.nodes[i].dir {
+			i++
+			continue
+		}
 		end := p.batch(i, dir.end)
 		if err := p.files(here, i, end); err != nil {
 			return err
@@ -115,7 +119,7 @@ func (p *pass) batch(i, end int32) int32 {
 }
 
 // files reads the files among nodes[first:end], here or on a goroutine.
-func (p *pass) files(here *place, first, end int32) error {
+func (p *pass) files(here *openDir, first, end int32) error {
 	read := func() error {
 		w := workers.Get().(*worker)
 		defer workers.Put(w)
@@ -154,7 +158,7 @@ type worker struct {
 var workers = sync.Pool{New: func() any { return &worker{hash: sha256.New()} }}
 
 // file hashes nodes[i] and copies what it hashes.
-func (p *pass) file(w *worker, here *place, i int32) error {
+func (p *pass) file(w *worker, here *openDir, i int32) error {
 	n := &p.nodes[i]
 	var out dirfd.File
 	if here.dst != nil {
@@ -164,7 +168,7 @@ func (p *pass) file(w *worker, here *place, i int32) error {
 		}
 		var err error
 		if out, err = here.dst.CreateRaw(n.name, mode); err != nil {
-			return ioFault(err, "cannot create %s", fault.Path(here.dst.Path()+"/"+n.name))
+			return ioFault(err, "cannot create %s", place{here.dst, n.name})
 		}
 	}
 	w.hash.Reset()
@@ -174,12 +178,12 @@ func (p *pass) file(w *worker, here *place, i int32) error {
 			return nil
 		}
 		_, err := out.Write(b)
-		return ioFault(err, "cannot write %s", fault.Path(here.dst.Path()+"/"+n.name))
+		return ioFault(err, "cannot write %s", place{here.dst, n.name})
 	})
 	if here.dst != nil {
 		// Some file systems report a full disk only here.
 		if closeErr := out.Close(); err == nil && closeErr != nil {
-			err = ioFault(closeErr, "cannot write %s", fault.Path(here.dst.Path()+"/"+n.name))
+			err = ioFault(closeErr, "cannot write %s", place{here.dst, n.name})
 		}
 	}
 	w.hash.Sum(p.sums[i][:0])
@@ -198,13 +202,17 @@ func (s *Scanned) content(w *worker, dir *dirfd.Dir, i int32, use func([]byte) e
 	}
 	defer f.Close()
 	n := &s.nodes[i]
-	return w.read(f, n.info, n.info.Size, func() string { return dir.Path() + "/" + n.name }, use)
+	at := place{dir, n.name}
+	if err := w.read(f, n.info.Size, at, use); err != nil || s.known {
+		return err
+	}
+	return unchanged(f, n.info, at)
 }
 
 // openFile opens the file nodes[i] in its directory.
 func (s *Scanned) openFile(dir *dirfd.Dir, i int32) (dirfd.File, error) {
 	n := &s.nodes[i]
-	full := func() string { return dir.Path() + "/" + n.name }
+	at := place{dir, n.name}
 	f, info, err := dir.OpenSeen(n.name)
 	if err != nil {
 		if !n.seen {
@@ -214,56 +222,61 @@ func (s *Scanned) openFile(dir *dirfd.Dir, i int32) (dirfd.File, error) {
 				return f, err
 			}
 		}
-		return f, openFault(err, fault.LinkUnsafe, full())
+		return f, openFault(err, fault.LinkUnsafe, at)
 	}
-	if err := s.meet(i, info, full); err != nil {
+	if err := s.meet(i, info, at); err != nil {
 		f.Close()
 		return f, err
 	}
 	return f, nil
 }
 
-// read gives the first size bytes of f to use, and insists that f is after it
-// what it was seen to be before. It never reads more: a file that grows is no
-// way around a limit.
-func (w *worker) read(f dirfd.File, seen dirfd.Info, size int64, path func() string, use func([]byte) error) error {
+// read gives the first size bytes of f to use. It never reads more: a file that
+// grows is no way around a limit.
+func (w *worker) read(f dirfd.File, size int64, at place, use func([]byte) error) error {
 	for size > 0 {
 		n, err := f.Read(w.buf[:min(size, int64(len(w.buf)))])
 		if err != nil {
-			return ioFault(err, "cannot read %s", fault.Path(path()))
+			return ioFault(err, "cannot read %s", at)
 		}
 		if n == 0 {
-			return changed(path())
+			return changed(at)
 		}
 		if err := use(w.buf[:n]); err != nil {
 			return err
 		}
 		size -= int64(n)
 	}
+	return nil
+}
+
+// unchanged insists that a file that was read is still what it was before: its
+// bytes are of one moment.
+func unchanged(f dirfd.File, before dirfd.Info, at place) error {
 	now, err := f.Info()
 	if err != nil {
-		return ioFault(err, "cannot read %s", fault.Path(path()))
+		return ioFault(err, "cannot read %s", at)
 	}
-	if now != seen {
-		return changed(path())
+	if now != before {
+		return changed(at)
 	}
 	return nil
 }
 
-// place is a directory that is being read, and its copy. It stays open for its
+// openDir is a directory that is being read, and its copy. It stays open for its
 // users: the walk that is in it, and the batches of files on other goroutines.
-type place struct {
+type openDir struct {
 	src, dst *dirfd.Dir // dst is nil when nothing is copied
 	users    atomic.Int32
 }
 
 // enter opens the directory nodes[i] below here, and makes its copy.
-func (p *pass) enter(here *place, i int32) (*place, error) {
+func (p *pass) enter(here *openDir, i int32) (*openDir, error) {
 	src, err := p.Scanned.enter(here.src, i)
 	if err != nil {
 		return nil, err
 	}
-	sub := &place{src: src}
+	sub := &openDir{src: src}
 	sub.users.Store(1)
 	if here.dst == nil {
 		return sub, nil
@@ -271,7 +284,7 @@ func (p *pass) enter(here *place, i int32) (*place, error) {
 	name := p.nodes[i].name
 	if sub.dst, err = here.dst.Mkdir(name, 0o700); err != nil {
 		src.Close()
-		return nil, ioFault(err, "cannot create %s", fault.Path(here.dst.Path()+"/"+name))
+		return nil, ioFault(err, "cannot create %s", place{here.dst, name})
 	}
 	return sub, nil
 }
@@ -279,7 +292,7 @@ func (p *pass) enter(here *place, i int32) (*place, error) {
 // leave ends one use. The last one closes the directory; by then everything
 // below its copy is written, and the copy can become read-only. The root is the
 // caller's.
-func (p *pass) leave(here *place) error {
+func (p *pass) leave(here *openDir) error {
 	if here.users.Add(-1) != 0 || here.src == p.root {
 		return nil
 	}
@@ -289,7 +302,7 @@ func (p *pass) leave(here *place) error {
 	}
 	defer here.dst.Close()
 	if err := here.dst.Chmod(p.modes.Dir); err != nil {
-		return ioFault(err, "cannot set the mode of %s", fault.Path(here.dst.Path()))
+		return ioFault(err, "cannot set the mode of %s", place{here.dst, ""})
 	}
 	return nil
 }

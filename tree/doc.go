@@ -9,8 +9,8 @@
 //   - [Scanned.Hash] and [Scanned.CopyTo] read each file once; the bytes that are
 //     hashed are the bytes that are copied. A file or directory that is not
 //     exactly what the scan saw, before and after it was read, is refused. The
-//     result is a [Tree], which only this package can make. [Read] does both for
-//     a tree whose structure need not be judged before its content.
+//     result is a [Tree], which only this package can make. [Verify] does both
+//     in one pass for a tree whose digest is known.
 //
 // # What may be in a package
 //

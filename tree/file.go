@@ -18,40 +18,43 @@ import (
 // A path that leads to no file is fs.ErrNotExist, for the caller to name; the
 // other refusals are those of Hash.
 func (s *Scanned) ReadFile(path string, limit int64) ([]byte, error) {
-	at, ok := s.nodes.lookup(path)
-	if !ok || s.nodes[at].dir {
+	i, ok := s.nodes.lookup(path)
+	if !ok || s.nodes[i].dir {
 		return nil, &fs.PathError{Op: "read", Path: s.root.Path() + "/" + path, Err: fs.ErrNotExist}
 	}
-	if content, ok := s.held[at]; ok {
+	if content, ok := s.held[i]; ok {
 		return content, nil
 	}
-	n := &s.nodes[at]
+	n := &s.nodes[i]
 	dir, err := s.open(n.parent)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close(dir)
-	f, err := s.openFile(dir, at)
+	f, err := s.openFile(dir, i)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	full := func() string { return dir.Path() + "/" + n.name }
 	content := make([]byte, 0, min(n.info.Size, limit+1))
 	w := workers.Get().(*worker)
 	defer workers.Put(w)
-	err = w.read(f, n.info, int64(cap(content)), full, func(b []byte) error {
+	at := place{dir, n.name}
+	err = w.read(f, int64(cap(content)), at, func(b []byte) error {
 		content = append(content, b...)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	if err := unchanged(f, n.info, at); err != nil {
+		return nil, err
+	}
 	if n.info.Size <= limit {
 		if s.held == nil {
 			s.held = make(map[int32][]byte)
 		}
-		s.held[at] = content
+		s.held[i] = content
 	}
 	return content, nil
 }
@@ -88,7 +91,7 @@ func (t *Tree) CheckFile(root *dirfd.Dir, rules Rules, path string) error {
 func (t *Tree) ReadFile(root *dirfd.Dir, rules Rules, path string, limit int64) ([]byte, error) {
 	entry, _ := t.Lookup(path)
 	if entry.Size > limit {
-		return nil, fault.New(fault.PackageOversized, "%s has more than %d bytes", fault.Path(root.Path()+"/"+path), limit)
+		return nil, fault.New(fault.PackageOversized, "%s has more than %d bytes", place{root, path}, limit)
 	}
 	content := bytes.NewBuffer(make([]byte, 0, entry.Size))
 	err := t.checkFile(root, rules, path, func(b []byte) { content.Write(b) })
@@ -99,28 +102,29 @@ func (t *Tree) ReadFile(root *dirfd.Dir, rules Rules, path string, limit int64) 
 }
 
 func (t *Tree) checkFile(root *dirfd.Dir, rules Rules, path string, use func([]byte)) error {
-	full := root.Path() + "/" + path
-	at, ok := t.nodes.lookup(path)
-	if !ok || t.nodes[at].dir {
-		return fault.New(fault.IntegrityMismatch, "%s is no file of its package", fault.Path(full))
+	at := place{root, path}
+	i, ok := t.nodes.lookup(path)
+	if !ok || t.nodes[i].dir {
+		return fault.New(fault.IntegrityMismatch, "%s is no file of its package", at)
 	}
-	if err := rules.checkDir(root); err != nil {
+	judge := rules.judge()
+	if err := judge.checkDir(root); err != nil {
 		return err
 	}
-	f, info, err := openChecked(root, rules, path)
+	f, info, err := judge.open(root, path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	n := &t.nodes[at]
-	differs := fault.New(fault.IntegrityMismatch, "%s is not the file that was installed", fault.Path(full))
+	n := &t.nodes[i]
+	differs := fault.New(fault.IntegrityMismatch, "%s is not the file that was installed", at)
 	if info.Size != n.info.Size || (info.Mode&0o111 != 0) != n.executable() {
 		return differs
 	}
 	w := workers.Get().(*worker)
 	defer workers.Put(w)
 	w.hash.Reset()
-	err = w.read(f, info, info.Size, func() string { return full }, func(b []byte) error {
+	err = w.read(f, info.Size, at, func(b []byte) error {
 		w.hash.Write(b)
 		use(b)
 		return nil
@@ -128,32 +132,32 @@ func (t *Tree) checkFile(root *dirfd.Dir, rules Rules, path string, use func([]b
 	if err != nil {
 		return err
 	}
-	if sum(w.hash.Sum(nil)) != t.sums[at] {
+	if sum(w.hash.Sum(nil)) != t.sums[i] {
 		return differs
 	}
 	return nil
 }
 
-// openChecked opens the file at a path below dir. Every component keeps the
+// open opens the file at a path below dir. Every component has to keep the
 // rules.
-func openChecked(dir *dirfd.Dir, rules Rules, path string) (f dirfd.File, info dirfd.Info, err error) {
+func (j judge) open(dir *dirfd.Dir, path string) (f dirfd.File, info dirfd.Info, err error) {
 	name, rest, deeper := strings.Cut(path, "/")
-	full := func() string { return dir.Path() + "/" + name }
+	at := place{dir, name}
 	if deeper {
 		sub, err := dir.Sub(name)
 		if err != nil {
-			return f, info, openFault(err, fault.PathUnsafe, full())
+			return f, info, openFault(err, fault.PathUnsafe, at)
 		}
 		defer sub.Close()
-		if err := rules.checkDir(sub); err != nil {
+		if err := j.checkDir(sub); err != nil {
 			return f, info, err
 		}
-		return openChecked(sub, rules, rest)
+		return j.open(sub, rest)
 	}
 	if f, info, err = dir.OpenRaw(name); err != nil {
-		return f, info, openFault(err, fault.LinkUnsafe, full())
+		return f, info, openFault(err, fault.LinkUnsafe, at)
 	}
-	if err = rules.check(info, full); err != nil {
+	if err = j.check(info, at); err != nil {
 		f.Close()
 	}
 	return f, info, err

@@ -30,38 +30,46 @@ type Rules struct {
 // installing normalizes its modes.
 func SourceRules() Rules { return Rules{} }
 
-// check refuses what no package may hold. The path is for the message.
-func (r Rules) check(info dirfd.Info, path func() string) error {
-	modes := r.File
+// judge applies the rules for one user, whose files they must be.
+type judge struct {
+	Rules
+	user uint32
+}
+
+func (r Rules) judge() judge { return judge{r, uint32(os.Geteuid())} }
+
+// check refuses what no package may hold.
+func (j judge) check(info dirfd.Info, at place) error {
+	modes := j.File
 	switch {
 	case info.IsLink():
-		return fault.New(fault.LinkUnsafe, "%s is a symbolic link; a package holds files and directories only", fault.Path(path()))
+		return fault.New(fault.LinkUnsafe, "%s is a symbolic link; a package holds files and directories only", at)
 	case info.IsDir():
-		modes = r.Dir
+		modes = j.Dir
 	case !info.IsRegular():
-		return fault.New(fault.PackageInvalid, "%s is neither a file nor a directory", fault.Path(path()))
+		return fault.New(fault.PackageInvalid, "%s is neither a file nor a directory", at)
 	case info.Nlink != 1:
-		return fault.New(fault.LinkUnsafe, "%s has %d hard links; a package's file has one: replace it by a copy", fault.Path(path()), info.Nlink)
+		return fault.New(fault.LinkUnsafe, "%s has %d hard links; a package's file has one: replace it by a copy", at, info.Nlink)
 	}
-	if user := os.Geteuid(); int(info.UID) != user {
-		return fault.New(fault.OwnerMismatch, "%s belongs to user %d, not to user %d who runs this", fault.Path(path()), info.UID, user)
+	if info.UID != j.user {
+		return fault.New(fault.OwnerMismatch, "%s belongs to user %d, not to user %d who runs this", at, info.UID, j.user)
 	}
 	if len(modes) == 0 && info.Perm()&0o022 != 0 {
-		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o): chmod go-w", fault.Path(path()), info.Perm())
+		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o): chmod go-w", at, info.Perm())
 	}
 	if len(modes) > 0 && !slices.Contains(modes, info.Perm()) {
-		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of %s", fault.Path(path()), info.Perm(), octal(modes))
+		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of %s", at, info.Perm(), octal(modes))
 	}
 	return nil
 }
 
 // checkDir checks an open directory itself.
-func (r Rules) checkDir(dir *dirfd.Dir) error {
+func (j judge) checkDir(dir *dirfd.Dir) error {
 	info, err := dir.Info()
 	if err != nil {
-		return ioFault(err, "cannot read %s", fault.Path(dir.Path()))
+		return ioFault(err, "cannot read %s", place{dir, ""})
 	}
-	return r.check(info, dir.Path)
+	return j.check(info, place{dir, ""})
 }
 
 func octal(modes []uint32) string {

@@ -1,15 +1,13 @@
 package tree
 
 import (
-	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
+	"hawser/internal/wire"
 )
 
 // node is an entry as the scan saw it. nodes[0] is the root; the entries of a
@@ -32,7 +30,8 @@ type nodes []node
 // used by two goroutines at once.
 type Scanned struct {
 	root  *dirfd.Dir
-	rules Rules
+	judge judge
+	known bool // the digest is: see Verify
 	nodes nodes
 	bytes atomic.Int64 // of the files seen so far
 	held  map[int32][]byte
@@ -41,29 +40,37 @@ type Scanned struct {
 // Scan walks the directory, which stays the caller's and open for as long as
 // the result is used. It reads no content. The refusals are those of the package
 // comment; of several it is the same one every time.
-func Scan(dir *dirfd.Dir, rules Rules) (*Scanned, error) { return scan(dir, rules, true) }
+func Scan(dir *dirfd.Dir, rules Rules) (*Scanned, error) { return scan(dir, rules, false) }
 
-// Read is Scan and Hash in one: each file is looked at only when it is opened to
-// be read. It is for a tree whose structure need not be judged before its
-// content.
-func Read(dir *dirfd.Dir, rules Rules) (*Tree, error) {
-	s, err := scan(dir, rules, false)
+// Verify reads the directory and refuses it unless it keeps the rules and comes
+// to the digest, with integrity-mismatch and the refusals of Scan and Hash. It
+// is one pass: because the digest is known, files need no look before they are
+// opened to be judged first, and none after they are read to be sure of them.
+func Verify(dir *dirfd.Dir, rules Rules, digest wire.Digest) (*Tree, error) {
+	s, err := scan(dir, rules, true)
 	if err != nil {
 		return nil, err
 	}
-	return s.Hash()
+	t, err := s.Hash()
+	if err != nil {
+		return nil, err
+	}
+	if t.Digest() != digest {
+		return nil, fault.New(fault.IntegrityMismatch, "%s is damaged: its tree digest is %s", place{dir, ""}, t.Digest())
+	}
+	return t, nil
 }
 
-func scan(dir *dirfd.Dir, rules Rules, lookAtFiles bool) (*Scanned, error) {
-	s := &Scanned{root: dir, rules: rules, nodes: make(nodes, 1, 64)}
+func scan(dir *dirfd.Dir, rules Rules, known bool) (*Scanned, error) {
+	s := &Scanned{root: dir, judge: rules.judge(), known: known, nodes: make(nodes, 1, 64)}
 	info, err := dir.Info()
 	if err != nil {
-		return nil, ioFault(err, "cannot read %s", fault.Path(dir.Path()))
+		return nil, ioFault(err, "cannot read %s", place{dir, ""})
 	}
-	if err := s.meet(0, info, dir.Path); err != nil {
+	if err := s.meet(0, info, place{dir, ""}); err != nil {
 		return nil, err
 	}
-	if err := s.scan(0, dir, lookAtFiles); err != nil {
+	if err := s.scan(0, dir); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -71,28 +78,28 @@ func scan(dir *dirfd.Dir, rules Rules, lookAtFiles bool) (*Scanned, error) {
 
 // scan adds the entries of the directory nodes[at], then goes down into those
 // that are directories.
-func (s *Scanned) scan(at int32, dir *dirfd.Dir, lookAtFiles bool) error {
+func (s *Scanned) scan(at int32, dir *dirfd.Dir) error {
 	room := MaxEntries - s.Count()
 	entries, err := dir.Entries(room)
 	if err != nil {
-		return ioFault(err, "cannot read %s", fault.Path(dir.Path()))
+		return ioFault(err, "cannot read %s", place{dir, ""})
 	}
 	if len(entries) > room {
-		return fault.New(fault.PackageOversized, "%s has more than %d entries", fault.Path(s.root.Path()), MaxEntries)
+		return fault.New(fault.PackageOversized, "%s has more than %d entries", place{s.root, ""}, MaxEntries)
 	}
 	first := int32(len(s.nodes))
 	end := first + int32(len(entries))
 	s.nodes[at].first, s.nodes[at].end = first, end
 	for _, e := range entries {
 		if !validName(e.Name) {
-			return fault.New(fault.PackageInvalid, "%s: a name in a package is UTF-8 without control characters", fault.Path(dir.Path()+"/"+e.Name))
+			return fault.New(fault.PackageInvalid, "%s: a name in a package is UTF-8 without control characters", place{dir, e.Name})
 		}
 		s.nodes = append(s.nodes, node{name: e.Name, parent: at, info: dirfd.Info{Mode: e.Type}})
 	}
 	for i := first; i < end; i++ {
 		// Of a regular file its type is enough to know that opening it is
 		// harmless.
-		if lookAtFiles || !s.nodes[i].info.IsRegular() {
+		if !s.known || !s.nodes[i].info.IsRegular() {
 			if err := s.look(i, dir); err != nil {
 				return err
 			}
@@ -107,7 +114,7 @@ func (s *Scanned) scan(at int32, dir *dirfd.Dir, lookAtFiles bool) error {
 		if err != nil {
 			return err
 		}
-		err = s.scan(i, sub, lookAtFiles)
+		err = s.scan(i, sub)
 		sub.Close()
 		if err != nil {
 			return err
@@ -118,27 +125,26 @@ func (s *Scanned) scan(at int32, dir *dirfd.Dir, lookAtFiles bool) error {
 
 // look looks at nodes[i] in its directory, without opening it.
 func (s *Scanned) look(i int32, dir *dirfd.Dir) error {
-	name := s.nodes[i].name
-	full := func() string { return dir.Path() + "/" + name }
-	info, err := dir.Lstat(name)
+	at := place{dir, s.nodes[i].name}
+	info, err := dir.Lstat(at.name)
 	if err != nil {
-		return openFault(err, fault.LinkUnsafe, full())
+		return openFault(err, fault.LinkUnsafe, at)
 	}
-	return s.meet(i, info, full)
+	return s.meet(i, info, at)
 }
 
 // enter opens the directory nodes[i] below its parent.
 func (s *Scanned) enter(parent *dirfd.Dir, i int32) (*dirfd.Dir, error) {
-	name := s.nodes[i].name
-	sub, err := parent.Sub(name)
+	at := place{parent, s.nodes[i].name}
+	sub, err := parent.Sub(at.name)
 	if err != nil {
-		return nil, openFault(err, fault.PathUnsafe, parent.Path()+"/"+name)
+		return nil, openFault(err, fault.PathUnsafe, at)
 	}
 	info, err := sub.Info()
 	if err != nil {
-		err = ioFault(err, "cannot read %s", fault.Path(sub.Path()))
+		err = ioFault(err, "cannot read %s", at)
 	} else {
-		err = s.meet(i, info, sub.Path)
+		err = s.meet(i, info, at)
 	}
 	if err != nil {
 		sub.Close()
@@ -150,20 +156,20 @@ func (s *Scanned) enter(parent *dirfd.Dir, i int32) (*dirfd.Dir, error) {
 // meet takes in what the kernel says of nodes[i]. The first time it has to keep
 // the rules and the limits; from then on it has to be what it was, because a
 // rename can put something else in its place at any time.
-func (s *Scanned) meet(i int32, info dirfd.Info, path func() string) error {
+func (s *Scanned) meet(i int32, info dirfd.Info, at place) error {
 	n := &s.nodes[i]
 	if n.seen {
 		if info != n.info {
-			return changed(path())
+			return changed(at)
 		}
 		return nil
 	}
 	n.info, n.seen = info, true
-	if err := s.rules.check(info, path); err != nil {
+	if err := s.judge.check(info, at); err != nil {
 		return err
 	}
 	if info.IsRegular() && (info.Size > MaxBytes || s.bytes.Add(info.Size) > MaxBytes) {
-		return fault.New(fault.PackageOversized, "%s has more than %d bytes of content", fault.Path(s.root.Path()), MaxBytes)
+		return fault.New(fault.PackageOversized, "%s has more than %d bytes of content", place{s.root, ""}, MaxBytes)
 	}
 	return nil
 }
@@ -197,31 +203,4 @@ func (n nodes) lookup(path string) (int32, bool) {
 		at = n[at].first + int32(i)
 	}
 	return at, true
-}
-
-func changed(path string) error {
-	return fault.New(fault.IntegrityMismatch, "%s changed while it was being read: try again when nothing writes to it", fault.Path(path))
-}
-
-// openFault says why an entry that a directory listed cannot be opened; a link
-// has the code given.
-func openFault(err error, link fault.Code, path string) error {
-	switch {
-	case errors.Is(err, dirfd.ErrLink):
-		return fault.New(link, "%s is now a symbolic link", fault.Path(path))
-	case errors.Is(err, dirfd.ErrNotRegular), errors.Is(err, syscall.ENOTDIR):
-		return fault.New(fault.IntegrityMismatch, "%s is now something else than it was", fault.Path(path))
-	case errors.Is(err, fs.ErrNotExist):
-		return fault.New(fault.IntegrityMismatch, "%s is gone", fault.Path(path))
-	}
-	return ioFault(err, "cannot open %s", fault.Path(path))
-}
-
-// ioFault makes the refusal of a failed system call: what was attempted and the
-// system's own words, without the path that a *fs.PathError would repeat.
-func ioFault(err error, format string, args ...any) error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		err = e.Err
-	}
-	return fault.Wrap(fault.IO, err, format, args...)
 }

@@ -91,6 +91,15 @@ func treeOf(t testing.TB, path string) *Tree {
 	return tree
 }
 
+// read is Verify without an opinion about the digest.
+func read(dir *dirfd.Dir, rules Rules) (*Tree, error) {
+	s, err := scan(dir, rules, true)
+	if err != nil {
+		return nil, err
+	}
+	return s.Hash()
+}
+
 // naiveDigest is the definition, by paths and whole files.
 func naiveDigest(t failer, root string) wire.Digest {
 	var text bytes.Buffer
@@ -257,10 +266,14 @@ func TestModel(t *testing.T) {
 		source, err := dirfd.Open(root)
 		must(t, err)
 		defer source.Close()
-		read, err := Read(source, SourceRules())
+		verified, err := Verify(source, SourceRules(), want)
 		must(t, err)
-		if read.Digest() != want {
-			t.Fatalf("Read: %s, want %s", read.Digest(), want)
+		if verified.Digest() != want {
+			t.Fatalf("Verify: %s, want %s", verified.Digest(), want)
+		}
+		_, err = Verify(source, SourceRules(), wire.DigestOf(nil))
+		if !fault.Is(err, fault.IntegrityMismatch) {
+			t.Fatalf("Verify of another digest: %v", err)
 		}
 		s, err := Scan(source, SourceRules())
 		must(t, err)
@@ -282,11 +295,8 @@ func TestModel(t *testing.T) {
 			t.Fatalf("CopyTo: %s, want %s", copied.Digest(), want)
 		}
 		must(t, dst.Chmod(0o755))
-		again, err := Read(dst, Rules{Dir: []uint32{0o755}, File: []uint32{0o640, 0o751}})
+		_, err = Verify(dst, Rules{Dir: []uint32{0o755}, File: []uint32{0o640, 0o751}}, want)
 		must(t, err)
-		if again.Digest() != want {
-			t.Fatalf("the copy: %s, want %s", again.Digest(), want)
-		}
 	})
 }
 
@@ -329,7 +339,7 @@ func TestRefusals(t *testing.T) {
 			path := strings.TrimSuffix(root+"/"+c.path, "/")
 			_, err := Scan(dir, SourceRules())
 			wantCode(t, err, c.code, path)
-			_, err = Read(dir, SourceRules())
+			_, err = read(dir, SourceRules())
 			wantCode(t, err, c.code, path)
 		})
 	}
@@ -357,7 +367,7 @@ func TestRules(t *testing.T) {
 	write(t, root+"/dir/file", "", 0o644)
 	write(t, root+"/run", "", 0o755)
 	dir := open(t, root)
-	tree, err := Read(dir, rules)
+	tree, err := read(dir, rules)
 	must(t, err)
 	for path, mode := range map[string]os.FileMode{
 		"dir/file": 0o444, "run": 0o755 | os.ModeSetuid, "dir": 0o700, "": 0o755 | os.ModeSetgid,
@@ -368,7 +378,7 @@ func TestRules(t *testing.T) {
 		must(t, os.Chmod(path, mode))
 		_, err = Scan(dir, rules)
 		wantCode(t, err, fault.ModeUnsafe, path)
-		_, err = Read(dir, rules)
+		_, err = read(dir, rules)
 		wantCode(t, err, fault.ModeUnsafe, path)
 		if !strings.HasPrefix(root+"/dir/file", path) {
 			must(t, tree.CheckFile(dir, rules, "dir/file"))
@@ -412,7 +422,7 @@ func TestByteLimit(t *testing.T) {
 		must(t, os.Truncate(root+"/big", size))
 		_, err := Scan(dir, SourceRules())
 		wantCode(t, err, fault.PackageOversized, root)
-		_, err = Read(dir, SourceRules())
+		_, err = read(dir, SourceRules())
 		wantCode(t, err, fault.PackageOversized, root)
 	}
 }
@@ -509,7 +519,11 @@ func TestSwappedWhileRead(t *testing.T) {
 	}()
 	refused := 0
 	for range 300 {
-		tree, err := Read(dir, SourceRules())
+		var tree *Tree
+		s, err := Scan(dir, SourceRules())
+		if err == nil {
+			tree, err = s.Hash()
+		}
 		switch fault.CodeOf(err) {
 		case fault.LinkUnsafe, fault.PathUnsafe, fault.IntegrityMismatch:
 			refused++
@@ -587,7 +601,7 @@ func TestCheckFile(t *testing.T) {
 	_, err = tree.ReadFile(dir, SourceRules(), "a/b", 5)
 	wantCode(t, err, fault.PackageOversized, root+"/a/b")
 	for _, path := range []string{"a", "", "absent", "a.txt/x"} {
-		wantCode(t, tree.CheckFile(dir, SourceRules(), path), fault.IntegrityMismatch, root+"/"+path)
+		wantCode(t, tree.CheckFile(dir, SourceRules(), path), fault.IntegrityMismatch, strings.TrimSuffix(root+"/"+path, "/"))
 	}
 
 	for _, c := range []struct {
@@ -652,7 +666,7 @@ func TestDeep(t *testing.T) {
 	defer dst.Close()
 	tree, err := s.CopyTo(dst, Modes{0o755, 0o644, 0o755})
 	must(t, err)
-	if again, err := Read(dst, Rules{Dir: []uint32{0o755, 0o700}}); err != nil || again.Digest() != tree.Digest() {
+	if again, err := read(dst, Rules{Dir: []uint32{0o755, 0o700}}); err != nil || again.Digest() != tree.Digest() {
 		t.Errorf("the copy: %v", err)
 	}
 
@@ -739,7 +753,7 @@ func TestUnreadable(t *testing.T) {
 	_, err = s.Hash()
 	wantCode(t, err, fault.IO, root+"/a.txt")
 	// What the rules say comes first.
-	_, err = Read(dir, Rules{File: []uint32{0o444, 0o600, 0o755}})
+	_, err = read(dir, Rules{File: []uint32{0o444, 0o600, 0o755}})
 	wantCode(t, err, fault.ModeUnsafe, root+"/a.txt")
 	must(t, os.Chmod(root+"/a.txt", 0o600))
 
