@@ -22,7 +22,8 @@ type Identity struct {
 	foreign string
 }
 
-// Known reports whether the identity is in a form that can be judged here.
+// Known reports whether the identity is in a form that can be judged here. The
+// zero Identity is not.
 func (id Identity) Known() bool { return id.foreign == "" && id != Identity{} }
 
 // decimal reads what strconv.FormatUint writes, and nothing else: an identity

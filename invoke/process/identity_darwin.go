@@ -9,7 +9,7 @@ import (
 
 // String is the recorded form: "darwin-starttime=<microseconds since 1970>".
 func (id Identity) String() string {
-	if id.foreign != "" {
+	if !id.Known() {
 		return id.foreign
 	}
 	return "darwin-starttime=" + strconv.FormatUint(id.Start, 10)

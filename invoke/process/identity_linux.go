@@ -15,7 +15,7 @@ import (
 // String is the recorded form (processes: Invocation record):
 // "linux-starttime=<n> boot-id=<uuid> pid-ns=<inode> time-ns=<inode>".
 func (id Identity) String() string {
-	if id.foreign != "" {
+	if !id.Known() {
 		return id.foreign
 	}
 	return fmt.Sprintf("linux-starttime=%d boot-id=%s pid-ns=%d time-ns=%d",
