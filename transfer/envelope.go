@@ -1,0 +1,309 @@
+package transfer
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/unicode/norm"
+
+	"hawser/binding"
+	"hawser/internal/fault"
+	"hawser/internal/strictjson"
+	"hawser/internal/wire"
+	"hawser/tree"
+)
+
+// The limits of a transfer (wire: Limits). All are what is still allowed.
+const (
+	MaxEntries       = 128
+	MaxFileBytes     = 262_144 // of one file
+	MaxBytes         = 524_288 // of all files
+	MaxEnvelopeBytes = 900_000 // serialized
+)
+
+const (
+	envelopeSchema = "firstmate.extension-package-transfer.v1"
+	manifestSchema = "firstmate.extension-package-transfer-manifest.v1"
+
+	typeDirectory = "directory"
+	typeFile      = "file"
+
+	// Modes are JSON numbers, and JSON has no octal.
+	modeExecutable = 0o755 // 493; every directory
+	modePlain      = 0o644 // 420
+)
+
+// Envelope is a package that was checked whole: by Decode, Read or Pack. It
+// does not change, and is safe for concurrent use.
+type Envelope struct {
+	manifest *binding.Manifest
+	digest   wire.Digest // of the canonical transfer manifest
+	pkg      wire.Digest
+	entries  []entry // in the byte order of their paths
+}
+
+type entry struct {
+	tree.Entry
+	content []byte
+}
+
+// ID returns the extension id.
+func (e *Envelope) ID() string { return e.manifest.ID }
+
+// Version returns the extension's version.
+func (e *Envelope) Version() string { return e.manifest.Version }
+
+// Digest returns the transfer digest, the identity of this transfer.
+func (e *Envelope) Digest() wire.Digest { return e.digest }
+
+// PackageDigest returns the tree digest of the package.
+func (e *Envelope) PackageDigest() wire.Digest { return e.pkg }
+
+// Pack makes the envelope of a package directory, without a line end. It reads
+// every file twice and insists that both times were the same.
+//
+// Errors: package-oversized beyond the limits of a transfer; path-unsafe for a
+// path that no envelope can hold, and for two that another home might take for
+// the same; manifest-missing, entrypoint-missing, entrypoint-invalid and those
+// of binding.ParseManifest; those of tree.Scanned.Hash.
+func Pack(s *tree.Scanned) ([]byte, error) {
+	if s.Count() > MaxEntries {
+		return nil, tooMany("the package")
+	}
+	if s.Bytes() > MaxBytes {
+		return nil, tooLarge("the package")
+	}
+	entries, pkg, err := readEntries(s)
+	if err != nil {
+		return nil, err
+	}
+	name := func(i int) string { return fault.Path(entries[i].Path) }
+	if err := checkSizes(entries, name); err != nil {
+		return nil, err
+	}
+	if err := checkPaths(entries, name); err != nil {
+		return nil, err
+	}
+	e, err := newEnvelope(entries)
+	if err != nil {
+		return nil, err
+	}
+	if e.pkg != pkg {
+		return nil, fault.New(fault.IntegrityMismatch, "the package changed while it was read; try again when nothing writes to it")
+	}
+	return e.encode()
+}
+
+// readEntries reads a package whose size was checked.
+func readEntries(s *tree.Scanned) ([]entry, wire.Digest, error) {
+	read, err := s.Hash()
+	if err != nil {
+		return nil, "", err
+	}
+	var entries []entry
+	for e := range read.Entries() {
+		read := entry{Entry: e}
+		if !e.Dir {
+			if read.content, err = s.ReadFile(e.Path, MaxFileBytes); err != nil {
+				return nil, "", err
+			}
+			read.Size, read.Digest = int64(len(read.content)), wire.DigestOf(read.content)
+		}
+		entries = append(entries, read)
+	}
+	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.Path, b.Path) })
+	return entries, read.Digest(), nil
+}
+
+// newEnvelope makes an envelope of entries that have their content, keep the
+// limits, are in order and come after the directories that they are in.
+func newEnvelope(entries []entry) (*Envelope, error) {
+	manifest, err := readManifest(entries)
+	if err != nil {
+		return nil, err
+	}
+	e := &Envelope{manifest: manifest, pkg: packageDigest(entries), entries: entries}
+	canonical, err := strictjson.Canonical(e.transferManifest())
+	if err != nil {
+		return nil, err
+	}
+	e.digest = wire.DigestOf(canonical)
+	return e, nil
+}
+
+func checkSizes(entries []entry, name func(i int) string) error {
+	if len(entries) > MaxEntries {
+		return tooMany("the package")
+	}
+	var total int64
+	for i, e := range entries {
+		if e.Size > MaxFileBytes {
+			return fault.New(fault.PackageOversized, "%s: a file of more than %d bytes cannot be transferred; bind the package on the other host itself", name(i), MaxFileBytes)
+		}
+		total += e.Size
+	}
+	if total > MaxBytes {
+		return tooLarge("the package")
+	}
+	return nil
+}
+
+func tooMany(what string) error {
+	return fault.New(fault.PackageOversized, "%s has more than %d entries and cannot be transferred; bind it on the other host itself", what, MaxEntries)
+}
+
+func tooLarge(what string) error {
+	return fault.New(fault.PackageOversized, "%s has more than %d bytes of content and cannot be transferred; bind it on the other host itself", what, MaxBytes)
+}
+
+// checkPaths refuses paths that an envelope cannot hold, and two that a file
+// system which ignores case or Unicode form would take for one: the second
+// would be written over the first.
+func checkPaths(entries []entry, name func(i int) string) error {
+	fold := cases.Fold()
+	seen := make(map[string]int, len(entries))
+	for i, e := range entries {
+		if must := wire.CheckEnvelopePath(e.Path); must != "" {
+			return fault.New(fault.PathUnsafe, "%s: a path in a transfer must be %s", name(i), must)
+		}
+		key := norm.NFC.String(fold.String(norm.NFD.String(e.Path)))
+		if other, taken := seen[key]; taken && e.Path == entries[other].Path {
+			return fault.New(fault.PathUnsafe, "%s and %s have the same path", name(other), name(i))
+		} else if taken {
+			return fault.New(fault.PathUnsafe, "%s and %s differ only in case or Unicode form, which some file systems do not tell apart; rename one of them", name(other), name(i))
+		}
+		seen[key] = i
+	}
+	return nil
+}
+
+// readManifest reads the package's own manifest and checks that its entrypoint
+// can be one.
+func readManifest(entries []entry) (*binding.Manifest, error) {
+	file, ok := find(entries, binding.ManifestName)
+	if !ok || file.Dir {
+		return nil, fault.New(fault.ManifestMissing, "the package has no file %s", binding.ManifestName)
+	}
+	manifest, err := binding.ParseManifest(file.content)
+	if err != nil {
+		return nil, err
+	}
+	entrypoint, ok := find(entries, manifest.Entrypoint)
+	switch {
+	case !ok:
+		return nil, fault.New(fault.EntrypointMissing, "the package does not hold the entrypoint that its %s names", binding.ManifestName)
+	case entrypoint.Dir || !entrypoint.Executable:
+		return nil, fault.New(fault.EntrypointInvalid, "the entrypoint that the package's %s names is not an executable file", binding.ManifestName)
+	}
+	return manifest, nil
+}
+
+func find(entries []entry, path string) (entry, bool) {
+	i, ok := slices.BinarySearchFunc(entries, path, func(e entry, path string) int { return cmp.Compare(e.Path, path) })
+	if !ok {
+		return entry{}, false
+	}
+	return entries[i], true
+}
+
+// packageDigest is the tree digest (wire: Digests and identities) of a package
+// that is not a directory yet. Its order is depth first: that of the paths if
+// "/" were the least byte, which no name in a package holds.
+func packageDigest(entries []entry) wire.Digest {
+	walk := slices.Clone(entries)
+	slices.SortFunc(walk, func(a, b entry) int {
+		return cmp.Compare(strings.ReplaceAll(a.Path, "/", "\x00"), strings.ReplaceAll(b.Path, "/", "\x00"))
+	})
+	h := sha256.New()
+	h.Write([]byte("firstmate-package-tree-v1\x00"))
+	for _, e := range walk {
+		mark := "-"
+		if e.Executable {
+			mark = "x"
+		}
+		if e.Dir {
+			fmt.Fprintf(h, "D\x00%s\x00%s\x00", e.Path, mark)
+		} else {
+			fmt.Fprintf(h, "F\x00%s\x00%s\x00%d\x00%s\x00", e.Path, mark, e.Size, e.Digest)
+		}
+	}
+	return wire.DigestFromSum([sha256.Size]byte(h.Sum(nil)))
+}
+
+// The document's forms, for writing.
+type (
+	envelopeForm struct {
+		Schema         string       `json:"schema"`
+		Manifest       manifestForm `json:"manifest"`
+		ManifestSHA256 wire.Digest  `json:"manifest_sha256"`
+		Payloads       []*string    `json:"payloads"`
+	}
+	manifestForm struct {
+		Schema           string      `json:"schema"`
+		ExtensionID      string      `json:"extension_id"`
+		ExtensionVersion string      `json:"extension_version"`
+		PackageDigest    wire.Digest `json:"package_digest"`
+		EntryCount       int         `json:"entry_count"`
+		TotalBytes       int64       `json:"total_bytes"`
+		Entries          []entryForm `json:"entries"`
+	}
+	entryForm struct {
+		Path   string       `json:"path"`
+		Type   string       `json:"type"`
+		Mode   int          `json:"mode"`
+		Size   int64        `json:"size"`
+		SHA256 *wire.Digest `json:"sha256"`
+	}
+)
+
+func (e *Envelope) encode() ([]byte, error) {
+	form := envelopeForm{
+		Schema:         envelopeSchema,
+		Manifest:       e.transferManifest(),
+		ManifestSHA256: e.digest,
+		Payloads:       make([]*string, len(e.entries)),
+	}
+	for i, entry := range e.entries {
+		if !entry.Dir {
+			payload := base64.StdEncoding.EncodeToString(entry.content)
+			form.Payloads[i] = &payload
+		}
+	}
+	data, err := strictjson.Canonical(form)
+	if err == nil && len(data) > MaxEnvelopeBytes {
+		err = fault.New(fault.PackageOversized, "the package comes to more than %d bytes in transfer; shorten its paths", MaxEnvelopeBytes)
+	}
+	return data, err
+}
+
+func (e *Envelope) transferManifest() manifestForm {
+	form := manifestForm{
+		Schema:           manifestSchema,
+		ExtensionID:      e.ID(),
+		ExtensionVersion: e.Version(),
+		PackageDigest:    e.pkg,
+		EntryCount:       len(e.entries),
+		Entries:          make([]entryForm, len(e.entries)),
+	}
+	for i, entry := range e.entries {
+		form.TotalBytes += entry.Size
+		form.Entries[i] = entry.form()
+	}
+	return form
+}
+
+func (e entry) form() entryForm {
+	form := entryForm{Path: e.Path, Type: typeFile, Mode: modePlain, Size: e.Size, SHA256: &e.Digest}
+	if e.Executable {
+		form.Mode = modeExecutable
+	}
+	if e.Dir {
+		form.Type, form.SHA256 = typeDirectory, nil
+	}
+	return form
+}
