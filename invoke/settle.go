@@ -40,8 +40,97 @@ func (f Filter) couldMatch(data []byte) bool {
 // Settled says what Settle found.
 type Settled struct {
 	Cleaned int      // records removed: what they named is provably gone
+	Stopped int      // of these, how many named a group that had to be stopped
 	Live    []string // operations whose host is alive, for a message
+	Failed  []error  // records that are kept, and why
 }
+
+// Found is what Look says of one record.
+type Found struct {
+	SourceID      string // "" for none
+	BindingDigest wire.Digest
+	Host          process.Verdict // Live or Uncertain while the operation's host may be alive
+	Group         process.Verdict // of a dead host's operation: Extinct when nothing of it runs
+	Malformed     error           // the record cannot be read, and nothing else here is known
+}
+
+// Look judges every record and changes nothing. A record that is malformed and
+// older than this boot is no record.
+//
+// Errors: process-cleanup-failed as for Settle; those of home.Open; io.
+func Look(h *home.Home) ([]Found, error) {
+	var found []Found
+	err := eachRecord(h, func(dir *dirfd.Dir, name string) error {
+		r, err := readRecord(dir, name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			if !isLeftover(dir, name) {
+				found = append(found, Found{Malformed: err})
+			}
+		default:
+			f := Found{BindingDigest: r.BindingDigest, Host: process.Judge(r.HostPID, r.HostIdentity), Group: process.Verdict{State: process.Extinct}}
+			if r.SourceID != nil {
+				f.SourceID = *r.SourceID
+			}
+			if f.Host.State == process.Extinct && r.Phase == phaseGroup {
+				f.Group = process.JudgeGroup(*r.GroupPID, *r.GroupIdentity, string(r.Token))
+			}
+			found = append(found, f)
+		}
+		return nil
+	})
+	return found, err
+}
+
+// eachRecord calls visit for every record's file.
+func eachRecord(h *home.Home, visit func(dir *dirfd.Dir, name string) error) error {
+	dir, err := h.Open(home.Invocations)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
+	}
+	for _, name := range names {
+		if tokenOfName(name) == "" {
+			return fault.New(fault.ProcessCleanupFailed, "%s is no invocation record, and nothing else may be in this directory; find out whose it is and move it away",
+				fault.Path(filepath.Join(dir.Path(), name)))
+		}
+	}
+	for _, name := range names {
+		if err := visit(dir, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readRecord(dir *dirfd.Dir, name string) (*record, error) {
+	data, err := home.ReadPrivate(dir, name, recordDoc.Limit)
+	if err != nil {
+		return nil, err
+	}
+	r, err := parseRecord(tokenOfName(name), data)
+	if err != nil {
+		return nil, &malformedRecord{data, err}
+	}
+	return r, nil
+}
+
+// malformedRecord is a record that can be read and not understood.
+type malformedRecord struct {
+	data  []byte
+	cause error
+}
+
+func (m *malformedRecord) Error() string { return m.cause.Error() }
+func (m *malformedRecord) Unwrap() error { return m.cause }
 
 // Settle judges every record that the filter chooses and removes those whose
 // processes are provably gone; a group that a dead host left behind is stopped
@@ -59,57 +148,42 @@ type Settled struct {
 // cannot be judged; those of home.Open; io.
 func Settle(h *home.Home, filter Filter) (Settled, error) {
 	var s Settled
-	dir, err := h.Open(home.Invocations)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	if err != nil {
-		return s, err
-	}
-	defer dir.Close()
-	names, err := dir.Names()
-	if err != nil {
-		return s, fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
-	}
-	for _, name := range names {
-		if tokenOfName(name) == "" {
-			return s, fault.New(fault.ProcessCleanupFailed, "%s is no invocation record, and nothing else may be in this directory; find out whose it is and move it away",
-				fault.Path(filepath.Join(dir.Path(), name)))
+	err := eachRecord(h, func(dir *dirfd.Dir, name string) error {
+		if err := s.settle(dir, name, filter); err != nil {
+			s.Failed = append(s.Failed, err)
 		}
+		return nil
+	})
+	if err == nil && len(s.Failed) > 0 {
+		err = s.Failed[0]
 	}
-	var first error
-	for _, name := range names {
-		if err := s.settle(dir, name, filter); err != nil && first == nil {
-			first = err
-		}
-	}
-	return s, first
+	return s, err
 }
 
 func (s *Settled) settle(dir *dirfd.Dir, name string, filter Filter) error {
 	path := filepath.Join(dir.Path(), name)
-	data, err := home.ReadPrivate(dir, name, recordDoc.Limit)
+	r, err := readRecord(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // its operation ended meanwhile
 	}
-	if err != nil {
-		return err
-	}
-	r, err := parseRecord(tokenOfName(name), data)
-	if err != nil {
-		if !filter.couldMatch(data) {
-			return nil
+	if malformed, ok := errors.AsType[*malformedRecord](err); ok {
+		switch {
+		case isLeftover(dir, name):
+			return s.remove(dir, name)
+		case filter.couldMatch(malformed.data):
+			return fault.Wrap(fault.ProcessIdentityUncertain, malformed.cause, "%s cannot be read, so what it names cannot be judged; if no package is running, remove it", fault.Path(path))
 		}
-		return s.settleMalformed(dir, name, err)
-	}
-	if !filter.matches(r) {
 		return nil
+	}
+	if err != nil || !filter.matches(r) {
+		return err
 	}
 	if host := process.Judge(r.HostPID, r.HostIdentity); host.State != process.Extinct {
 		s.Live = append(s.Live, fmt.Sprintf("%s of %s (%s; record %s)", r.Operation, r.ExtensionID, host.Reason, fault.Path(path)))
 		return nil
 	}
 	if r.Phase == phaseGroup {
+		before := process.JudgeGroup(*r.GroupPID, *r.GroupIdentity, string(r.Token))
 		switch v := process.StopGroup(*r.GroupPID, *r.GroupIdentity, string(r.Token)); v.State {
 		case process.Live:
 			return fault.New(fault.ProcessCleanupFailed, "%s: process group %d was stopped and did not end (%s); see ps -o pid,stat,wchan,args -g %[2]d, then try again",
@@ -118,27 +192,23 @@ func (s *Settled) settle(dir *dirfd.Dir, name string, filter Filter) error {
 			return fault.New(fault.ProcessIdentityUncertain, "%s: %s; nothing was signalled. See ps -o pid,lstart,args -g %d; end what is the package's, or remove the record if nothing of it is",
 				fault.Path(path), v.Reason, *r.GroupPID)
 		}
+		if before.State == process.Live {
+			s.Stopped++
+		}
 	}
 	return s.remove(dir, name)
 }
 
-// settleMalformed removes an empty or torn record that is older than this boot:
-// what a power cut leaves of a file that was never synced. A younger one is kept
-// and named, for it may be another program's doing.
-func (s *Settled) settleMalformed(dir *dirfd.Dir, name string, cause error) error {
-	path := filepath.Join(dir.Path(), name)
+// isLeftover reports whether a malformed record is older than this boot: what a
+// power cut leaves of a file that was never synced. A younger one is kept and
+// named, for it may be another program's doing.
+func isLeftover(dir *dirfd.Dir, name string) bool {
 	info, err := dir.Lstat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
-		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(path))
+		return false
 	}
 	boot, err := process.BootTime()
-	if err == nil && time.Unix(0, info.Mtime).Before(boot) {
-		return s.remove(dir, name)
-	}
-	return fault.Wrap(fault.ProcessIdentityUncertain, cause, "%s cannot be read, so what it names cannot be judged; if no package is running, remove it", fault.Path(path))
+	return err == nil && time.Unix(0, info.Mtime).Before(boot)
 }
 
 func (s *Settled) remove(dir *dirfd.Dir, name string) error {

@@ -22,6 +22,11 @@ import (
 //
 // Errors: binding-in-use and the others of RetireBinding's third step.
 func (h *Host) CheckRetirable(ctx context.Context, digest wire.Digest) error {
+	if dir, err := h.Home.Open(home.State); errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing is created for the lock
+	} else if err == nil {
+		dir.Close()
+	}
 	return h.Locked(ctx, "binding-retirement-preflight", func() error { return h.checkIdle(digest) })
 }
 

@@ -179,3 +179,29 @@ func ClearTemporaries(dir *dirfd.Dir, keep string) error {
 	}
 	return nil
 }
+
+// ReplaceDurable makes data the durable content of the private file dst/name,
+// replacing what is there, in one step. temp is the temporary's name in temps,
+// on the same file system.
+//
+// Errors: io.
+func ReplaceDurable(temps *dirfd.Dir, temp string, dst *dirfd.Dir, name string, data []byte) error {
+	path := filepath.Join(dst.Path(), name)
+	file, err := temps.Create(temp, 0o600)
+	if err != nil {
+		return fault.Wrap(fault.IO, err, "cannot write %s", fault.Path(path))
+	}
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	err = errors.Join(err, file.Close())
+	if err == nil {
+		err = temps.Rename(temp, dst, name)
+	}
+	if err != nil {
+		_ = temps.Remove(temp)
+		return fault.Wrap(fault.IO, err, "cannot write %s", fault.Path(path))
+	}
+	return fault.Wrap(fault.IO, dst.Sync(), "cannot make %s durable", fault.Path(dst.Path()))
+}
