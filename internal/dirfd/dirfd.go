@@ -2,10 +2,12 @@ package dirfd
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -113,8 +115,7 @@ func (d *Dir) Close() error {
 	if d.fd < 0 {
 		return &fs.PathError{Op: "close", Path: d.Path(), Err: fs.ErrClosed}
 	}
-	// Not retried after EINTR: Linux has freed the descriptor by then.
-	err := unix.Close(d.fd)
+	err := closeFD(d.fd)
 	d.fd = -1
 	return d.wrap("close", "", err)
 }
@@ -283,7 +284,7 @@ func (d *Dir) Mkdir(name string, mode uint32) (*Dir, error) {
 	if errors.Is(err, unix.EACCES) {
 		// The umask took even our own read bit. There is no descriptor yet to
 		// give it back by; the name is ours, made a moment ago.
-		if err = unix.Fchmodat(d.fd, name, 0o700, 0); err == nil {
+		if err = d.wrap("chmod", name, unix.Fchmodat(d.fd, name, 0o700, 0)); err == nil {
 			sub, err = d.sub(name, openDir)
 		}
 	}
@@ -360,18 +361,26 @@ func (d *Dir) Entries(max int) ([]Entry, error) {
 // appendDirents appends what the kernel wrote into a buffer of directory
 // records. unix.ParseDirent would drop their types.
 func appendDirents(entries []Entry, buf []byte) []Entry {
+	var layout unix.Dirent
 	for len(buf) > 0 {
-		record := (*unix.Dirent)(unsafe.Pointer(unsafe.SliceData(buf)))
-		name := buf[unsafe.Offsetof(record.Name):record.Reclen]
+		record := buf[:binary.NativeEndian.Uint16(buf[unsafe.Offsetof(layout.Reclen):])]
+		buf = buf[len(record):]
+		// On Linux some file systems give real entries the inode 0; elsewhere
+		// it marks a record that is not in use.
+		inode := binary.NativeEndian.Uint64(record[unsafe.Offsetof(layout.Ino):])
+		if inode == 0 && runtime.GOOS != "linux" {
+			continue
+		}
+		name := record[unsafe.Offsetof(layout.Name):]
 		if end := bytes.IndexByte(name, 0); end >= 0 {
 			name = name[:end]
 		}
-		// The type of a directory record is that of st_mode, shifted.
-		entry := Entry{string(name), uint32(record.Type) << 12}
-		if entry.Name != "." && entry.Name != ".." && record.Ino != 0 {
-			entries = append(entries, entry)
+		if string(name) == "." || string(name) == ".." {
+			continue
 		}
-		buf = buf[record.Reclen:]
+		// The type of a directory record is that of st_mode, shifted.
+		kind := uint32(record[unsafe.Offsetof(layout.Type)]) << 12
+		entries = append(entries, Entry{string(name), kind})
 	}
 	return entries
 }
@@ -542,6 +551,15 @@ func openat(dir int, name string, flags int, mode uint32) (fd int, err error) {
 			return fd, err
 		}
 	}
+}
+
+// closeFD does not retry after EINTR: the descriptor is free by then, and may
+// already be somebody else's.
+func closeFD(fd int) error {
+	if err := unix.Close(fd); err != unix.EINTR {
+		return err
+	}
+	return nil
 }
 
 func fchmod(fd int, mode uint32) error {

@@ -1,6 +1,10 @@
 package dirfd
 
-import "golang.org/x/sys/unix"
+import (
+	"io"
+
+	"golang.org/x/sys/unix"
+)
 
 // File is the bare descriptor of a regular file: what an os.File is, without
 // the poller's system calls and the finalizer, for the thousands of files of a
@@ -19,19 +23,23 @@ func (f File) Read(p []byte) (n int, err error) {
 
 // Write writes all of p or fails.
 func (f File) Write(p []byte) (int, error) {
-	done := 0
-	for done < len(p) {
+	for done := 0; done < len(p); {
 		n, err := unix.Write(f.fd, p[done:])
-		if err != nil && err != unix.EINTR {
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
 			return done, err
+		case n == 0:
+			return done, io.ErrShortWrite
+		default:
+			done += n
 		}
-		done += max(n, 0)
 	}
-	return done, nil
+	return len(p), nil
 }
 
 // Info describes the file as it is now.
 func (f File) Info() (Info, error) { return fstat(f.fd) }
 
 // Close closes the descriptor.
-func (f File) Close() error { return unix.Close(f.fd) }
+func (f File) Close() error { return closeFD(f.fd) }
