@@ -39,7 +39,22 @@ type Spec struct {
 	// Stdin, Stdout and Stderr become descriptors 0, 1 and 2. Where one is nil
 	// it is a pipe, and the Group's field of that name is our end of it.
 	Stdin, Stdout, Stderr *os.File
+
+	Policy Policy
 }
+
+// Policy is how far the end of a group reaches.
+type Policy int
+
+const (
+	// PolicyGroup ends exactly the process group. Leaving it is outside the guarantee.
+	PolicyGroup Policy = iota
+	// PolicyDescendants ends whatever the program started, in sessions of its own
+	// too. A wrapper of ours leads the group, so Pid and Identity are the
+	// wrapper's, and the program leads another. Elsewhere than on Linux it is
+	// PolicyGroup.
+	PolicyDescendants
+)
 
 // Group is a process group of ours, from its launch barrier to the proof that
 // it is gone. One goroutine drives it; Ended, Pid and Identity may be used from
@@ -54,6 +69,7 @@ type Group struct {
 	leader   *leader
 	identity Identity
 	control  *os.File // our end of the barrier's socket
+	tether   *tether  // to the wrapper, under PolicyDescendants
 
 	settling sync.Mutex
 	settled  bool
@@ -92,17 +108,20 @@ func startCode(err error) fault.Code {
 func (g *Group) start(spec Spec) error {
 	var far descriptors // the child's; ours to close once it has its own
 	defer far.close()
-	for _, stream := range []struct {
-		given *os.File
-		near  **os.File
-		open  func() (near *os.File, far int, err error)
-	}{
+	streams := []stream{ // in the order of the barrier's descriptors
 		{spec.Stdin, &g.Stdin, pipeToChild},
 		{spec.Stdout, &g.Stdout, pipeFromChild},
 		{spec.Stderr, &g.Stderr, pipeFromChild},
-		{nil, &g.control, controlSocket},
+		{nil, &g.control, socket},
 		{spec.Dir, nil, nil},
-	} {
+	}
+	word := barrier.Word
+	if spec.Policy == PolicyDescendants && haveWrapper {
+		g.tether = newTether()
+		streams = append(streams, stream{nil, &g.tether.socket, socket})
+		word = wrapperWord
+	}
+	for _, stream := range streams {
 		if stream.given != nil {
 			far.lend(stream.given)
 			continue
@@ -118,10 +137,13 @@ func (g *Group) start(spec Spec) error {
 	if err != nil {
 		return err
 	}
-	argv := append([]string{barrier.Word, spec.Path}, spec.Argv...)
+	argv := append([]string{word, spec.Path}, spec.Argv...)
 	g.leader, err = fork(path, argv, spec.Env, far.fds)
 	if err != nil {
 		return err
+	}
+	if g.tether != nil {
+		go g.tether.listen()
 	}
 	g.identity, err = identityOfChild(g.leader.pid)
 	if err != nil {
@@ -129,6 +151,14 @@ func (g *Group) start(spec Spec) error {
 		g.leader.release()
 	}
 	return err
+}
+
+// stream is one descriptor of a child: a file that was given, or a new one with
+// an end that stays here.
+type stream struct {
+	given *os.File
+	near  **os.File
+	open  func() (near *os.File, far int, err error)
 }
 
 // Pid is the pid of the group's leader, which is the group's number.
@@ -171,8 +201,13 @@ func (g *Group) controlError(ctx context.Context, err error) error {
 	return fault.Wrap(fault.IO, err, "cannot release the launch barrier of %s", fault.Path(g.path))
 }
 
-// Ended is closed when the program has exited; the group may still have members.
-func (g *Group) Ended() <-chan struct{} { return g.leader.exited }
+// Ended is closed when the program has exited; what it started may still run.
+func (g *Group) Ended() <-chan struct{} {
+	if g.tether != nil {
+		return g.tether.ended
+	}
+	return g.leader.exited
+}
 
 // Close stops what still runs, as Stop does, and frees the group's descriptors.
 func (g *Group) Close() {
@@ -186,6 +221,9 @@ func (g *Group) closeFiles() {
 		if file != nil {
 			_ = file.Close()
 		}
+	}
+	if g.tether != nil {
+		g.tether.close()
 	}
 }
 
@@ -228,7 +266,7 @@ func pipeFromChild() (near *os.File, far int, err error) {
 	return pollable(read, "output"), write, nil
 }
 
-func controlSocket() (near *os.File, far int, err error) {
+func socket() (near *os.File, far int, err error) {
 	syscall.ForkLock.RLock() // until close-on-exec is set, where that takes two calls
 	defer syscall.ForkLock.RUnlock()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
@@ -237,7 +275,7 @@ func controlSocket() (near *os.File, far int, err error) {
 	}
 	unix.CloseOnExec(pair[0])
 	unix.CloseOnExec(pair[1])
-	return pollable(pair[0], "control"), pair[1], nil
+	return pollable(pair[0], "socket"), pair[1], nil
 }
 
 func pipe() (read, write int, err error) {

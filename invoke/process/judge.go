@@ -1,7 +1,5 @@
 package process
 
-import "strings"
-
 // State is what can be said of a recorded process or group. The zero value is
 // the safe one: it counts as alive and is never signalled.
 type State int
@@ -27,14 +25,3 @@ type Verdict struct {
 // private token, so that members of its group can be proved after their leader
 // and their host are gone. A caller that wants this puts it into Spec.Env.
 const TokenVariable = "HAWSER_INVOCATION"
-
-// carriesToken looks for the token in an environment as /proc/<pid>/environ has it.
-func carriesToken(environ, token string) bool {
-	wanted := TokenVariable + "=" + token
-	for entry := range strings.SplitSeq(environ, "\x00") {
-		if entry == wanted {
-			return token != ""
-		}
-	}
-	return false
-}

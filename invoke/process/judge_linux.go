@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -194,7 +196,8 @@ func (r *recorded) carriesToken(member stat) bool {
 		return false
 	}
 	environ, err := os.ReadFile("/proc/" + strconv.Itoa(member.pid) + "/environ")
-	return err == nil && carriesToken(string(environ), r.token)
+	return err == nil && r.token != "" &&
+		slices.Contains(strings.Split(string(environ), "\x00"), TokenVariable+"="+r.token)
 }
 
 // stop signals the proved members and waits, at most for span, until the group

@@ -17,6 +17,7 @@ func becomeSubreaper() {}
 type leader struct {
 	pid    int
 	exited chan struct{} // closed when the leader is dead and reaped
+	exit   Exit          // once gone said so
 	status unix.WaitStatus
 }
 
@@ -29,7 +30,7 @@ func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &leader{pid: pid, exited: make(chan struct{})}
+	l := &leader{pid: pid, exited: make(chan struct{}), exit: Exit{Code: -1}}
 	go func() {
 		for {
 			_, err := unix.Wait4(pid, &l.status, 0, nil)
@@ -42,12 +43,16 @@ func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
 	return l, nil
 }
 
-func (l *leader) signal(sig unix.Signal) { _ = unix.Kill(-l.pid, sig) }
+func (l *leader) signal(sig unix.Signal) (pinned bool) {
+	_ = unix.Kill(-l.pid, sig)
+	return false
+}
 
 // gone reports whether the leader is dead and no process has its group number.
 func (l *leader) gone(bool) bool {
 	select {
 	case <-l.exited:
+		l.exit = exitOf(l.status)
 		return errors.Is(unix.Kill(-l.pid, 0), unix.ESRCH) || onlyZombies(l.pid)
 	default:
 		return false
@@ -55,12 +60,3 @@ func (l *leader) gone(bool) bool {
 }
 
 func (l *leader) release() {}
-
-func (l *leader) exit() Exit {
-	select {
-	case <-l.exited:
-		return exitOf(l.status)
-	default:
-		return Exit{Code: -1}
-	}
-}

@@ -40,18 +40,19 @@ type leader struct {
 
 	exited chan struct{} // closed when the leader is dead
 	reaped bool
-	status unix.WaitStatus // once reaped
+	exit   Exit // once reaped, if it was us who did
 }
 
 // fork starts the program with the descriptors given, leading a group of its
 // own. Signal dispositions and mask are the host's: the barrier resets them.
 func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
+	return forkWith(&syscall.SysProcAttr{}, path, argv, env, files)
+}
+
+func forkWith(attr *syscall.SysProcAttr, path string, argv, env []string, files []uintptr) (*leader, error) {
 	pidfd := -1
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Env:   env,
-		Files: files,
-		Sys:   &syscall.SysProcAttr{Setpgid: true, PidFD: &pidfd},
-	})
+	attr.Setpgid, attr.PidFD = true, &pidfd
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{Env: env, Files: files, Sys: attr})
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +68,7 @@ func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
 		file:    os.NewFile(uintptr(pidfd), "pidfd"),
 		byPidfd: groupSignals(),
 		exited:  make(chan struct{}),
+		exit:    Exit{Code: -1},
 	}
 	go l.watch()
 	return l, nil
@@ -101,21 +103,27 @@ func (l *leader) reap() {
 		return
 	}
 	l.reaped = true
-	l.status, _ = wait4(l.pid, 0)
+	if status, err := wait4(l.pid, 0); err == nil {
+		l.exit = exitOf(status)
+	}
 }
 
 // signal signals every member of the group, and the leader even if it went to
-// another group. ESRCH and EPERM change nothing for the caller, who asks gone.
-func (l *leader) signal(sig unix.Signal) {
+// another group. It reports false when nothing pins the group any more. ESRCH and
+// EPERM change nothing for the caller, who asks gone.
+func (l *leader) signal(sig unix.Signal) (pinned bool) {
 	switch {
 	case l.byPidfd:
 		_ = signalGroup(l.pidfd, sig)
 	case !l.reaped:
 		_ = unix.Kill(-l.pid, sig)
+	default:
+		return false
 	}
 	if sig == unix.SIGKILL {
 		_ = unix.PidfdSendSignal(l.pidfd, sig, nil, 0)
 	}
+	return true
 }
 
 // gone reports whether the leader is dead and the group has no member left that
@@ -213,13 +221,4 @@ func reapOne(pid int) bool {
 			return err == nil && reaped > 0
 		}
 	}
-}
-
-// exit returns how the leader ended. While it is an unreaped zombie it counts
-// as running: gone was never answered with true.
-func (l *leader) exit() Exit {
-	if !l.reaped {
-		return Exit{Code: -1}
-	}
-	return exitOf(l.status)
 }

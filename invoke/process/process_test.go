@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 	before := openDescriptors()
 	code := m.Run()
-	if left := ownChildren(); code == 0 && len(left) > 0 {
+	if left := remainingChildren(); code == 0 && len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "tests left processes behind:", left)
 		code = 1
 	}
@@ -46,8 +46,8 @@ func openDescriptors() int {
 	return len(names)
 }
 
-// ownChildren lists the children of this process, adopted and dead ones too.
-func ownChildren() (pids []int) {
+// remainingChildren lists the children of this process, adopted and dead ones too.
+func remainingChildren() (pids []int) {
 	if runtime.GOOS != "linux" {
 		return nil
 	}
@@ -86,21 +86,6 @@ func shell(t testing.TB, script string) Spec {
 		Path: "/bin/sh",
 		Argv: []string{"sh", "-c", script},
 		Env:  []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C"},
-		Dir:  directory(t, t.TempDir()),
-	}
-}
-
-// child is the Spec of one of children.
-func child(t testing.TB, name string) Spec {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Spec{
-		Path: path,
-		Argv: []string{name},
-		Env:  []string{"PATH=/usr/local/bin:/usr/bin:/bin", childVariable + "=" + name},
 		Dir:  directory(t, t.TempDir()),
 	}
 }
@@ -428,6 +413,83 @@ func writeProgram(t testing.TB, path, content string, mode os.FileMode) {
 	}
 }
 
+// A file that was just written may be held open for a moment by a child that
+// another goroutine forked; the barrier waits it out, but not for ever.
+func TestExecBusy(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("ETXTBSY for scripts is Linux's")
+	}
+	path := filepath.Join(t.TempDir(), "program")
+	program, err := os.ReadFile("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeProgram(t, path, string(program), 0o755)
+	held, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	spec := shell(t, "")
+	spec.Path = path
+
+	g := start(t, spec)
+	var failure *ExecError
+	if err := g.Release(context.Background()); !errors.As(err, &failure) || failure.Reason != ExecBusy || !errors.Is(err, unix.ETXTBSY) {
+		t.Errorf("got %v", err)
+	}
+
+	g = start(t, spec)
+	released := make(chan error)
+	go func() { released <- g.Release(context.Background()) }()
+	held.Close()
+	if err := <-released; err != nil {
+		t.Errorf("got %v", err)
+	}
+	if r := g.Exchange(context.Background(), nil, bounds); !r.Exit.OK() {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestReleaseCancelled(t *testing.T) {
+	g := start(t, shell(t, `exit 0`))
+	if err := unix.Kill(g.Pid(), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := g.Release(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if e := g.Stop(); e.NotProvedGone || e.Exit.Signal == 0 {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	whole := shell(t, "")
+	for name, change := range map[string]func(*Spec){
+		"relative path":   func(s *Spec) { s.Path = "bin/sh" },
+		"no arguments":    func(s *Spec) { s.Argv = nil },
+		"no directory":    func(s *Spec) { s.Dir = nil },
+		"NUL in argument": func(s *Spec) { s.Argv = []string{"a\x00b"} },
+		"NUL in variable": func(s *Spec) { s.Env = []string{"A=\x00"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := whole
+			change(&spec)
+			before := openDescriptors()
+			if g, err := Start(spec); err == nil {
+				g.Close()
+				t.Error("started")
+			}
+			if after := openDescriptors(); after != before {
+				t.Errorf("%d descriptors before, %d after", before, after)
+			}
+		})
+	}
+}
+
 func TestDirectory(t *testing.T) {
 	spec := shell(t, `pwd -P`)
 	g := startReleased(t, spec)
@@ -487,7 +549,7 @@ func TestManyAtOnce(t *testing.T) {
 	if left := openDescriptors(); left > descriptors+many+2 { // the working directories are closed at the end of the test
 		t.Errorf("%d descriptors before, %d after", descriptors, left)
 	}
-	if left := ownChildren(); len(left) > 0 {
+	if left := remainingChildren(); len(left) > 0 {
 		t.Errorf("processes left: %v", left)
 	}
 }

@@ -10,20 +10,20 @@ import (
 
 // Exit is how a program ended.
 type Exit struct {
-	Code   int         // of exit; -1 when a signal ended it, or when it is not known to have ended
+	Code   int         // of exit; -1 when a signal ended it, or when its end is not known
 	Signal unix.Signal // 0 unless a signal ended it
 }
 
 // OK reports exit 0.
 func (e Exit) OK() bool { return e == Exit{} }
 
-// String is for messages: "exit 3", "signal 9 (killed)", "still running".
+// String is for messages: "exit 3", "signal 9 (killed)", "no known end".
 func (e Exit) String() string {
 	switch {
 	case e.Signal != 0:
 		return fmt.Sprintf("signal %d (%v)", int(e.Signal), e.Signal)
 	case e.Code < 0:
-		return "still running"
+		return "no known end"
 	}
 	return fmt.Sprintf("exit %d", e.Code)
 }
@@ -42,8 +42,9 @@ type Ending struct {
 	// Cause is why we stopped the group while the program ran: the cause of the
 	// context that ended. It is nil when the program ended by itself.
 	Cause error
-	// Leaked says that members were left LeakGrace after the program's exit, and
-	// had to be stopped. Zombies do not count.
+	// Leaked says that the program ended by itself and something was left that
+	// had to be stopped: members of its group LeakGrace after its exit, or, under
+	// PolicyDescendants, any descendant. Zombies do not count.
 	Leaked bool
 	// NotProvedGone says that the group could not be proved empty. Whoever keeps
 	// a record of it must keep it on.
@@ -72,11 +73,12 @@ func (g *Group) Stop() Ending {
 }
 
 func (g *Group) settle(ctx context.Context) (e Ending) {
-	select {
-	case <-ctx.Done():
-	case <-g.leader.exited:
+	if g.tether != nil {
+		return g.settleWrapped(ctx)
+	}
+	if g.awaitEnd(ctx) {
 		if g.awaitGone(ctx, LeakGrace) {
-			e.Exit = g.leader.exit()
+			e.Exit = g.leader.exit
 			return e
 		}
 		e.Leaked = ctx.Err() == nil
@@ -85,8 +87,23 @@ func (g *Group) settle(ctx context.Context) (e Ending) {
 		e.Cause = context.Cause(ctx)
 	}
 	e.NotProvedGone = !g.stop()
-	e.Exit = g.leader.exit()
+	e.Exit = g.leader.exit
 	return e
+}
+
+// awaitEnd waits for the program to end, and reports whether it did before ctx.
+func (g *Group) awaitEnd(ctx context.Context) bool {
+	select {
+	case <-g.Ended():
+		return true
+	case <-ctx.Done():
+	}
+	select { // an exit that came first stays an exit
+	case <-g.Ended():
+		return true
+	default:
+		return false
+	}
 }
 
 // stop ends the group, whoever of it is left, and reports whether it is proved

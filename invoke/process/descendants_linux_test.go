@@ -1,0 +1,219 @@
+package process
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// wrapped is the Spec of a script under PolicyDescendants. The processes that a
+// script leaves behind note their pid in a file pid.<pid>.
+func wrapped(t testing.TB, script string) Spec {
+	spec := shell(t, script)
+	spec.Policy = PolicyDescendants
+	if !groupSignals() {
+		spec.Env = append(spec.Env, pinVariable+"=zombie")
+	}
+	return spec
+}
+
+// noted returns the pids that a script's processes noted.
+func noted(t testing.TB, spec Spec) (pids []int) {
+	t.Helper()
+	paths, _ := filepath.Glob(filepath.Join(spec.Dir.Name(), "pid.*"))
+	for _, path := range paths {
+		pids = append(pids, readPid(t, path))
+	}
+	return pids
+}
+
+// readable reports that every file has its content.
+func readable(paths []string) bool {
+	for _, path := range paths {
+		if text, err := os.ReadFile(path); err != nil || len(text) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	inSession   = `setsid sh -c 'echo $$ > pid.$$; exec sleep 100' & `
+	doubleFork  = `(setsid sh -c 'echo $$ > pid.$$; (trap "" TERM; echo > second; exec sleep 100) & exec sleep 100' &) ; `
+	inGroup     = `sh -c 'trap "" TERM; echo $$ > pid.$$; sleep 100; sleep 100' & `
+	stoppedOne  = `setsid sh -c 'echo $$ > pid.$$; kill -STOP $$' & `
+	awaitOne    = `while [ -z "$(cat pid.* 2>/dev/null)" ]; do sleep 0.01; done; `
+	awaitSecond = `while [ ! -e second ]; do sleep 0.01; done; `
+)
+
+func TestDescendants(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		timeout      time.Duration
+		want         func(Result) bool
+	}{
+		{"nothing left", `cat; exit 5`, 0, func(r Result) bool {
+			return r.Exit == Exit{Code: 5} && !r.Leaked && string(r.Stdout) == "question"
+		}},
+		{"signal", `kill -USR1 $$`, 0, func(r Result) bool { return r.Exit == Exit{-1, unix.SIGUSR1} && !r.Leaked }},
+		{"kills its own group", `trap "" TERM; kill -TERM 0; exit 4`, 0, func(r Result) bool { return r.Exit == Exit{Code: 4} }},
+		{"left in its group", inGroup + awaitOne + `exit 0`, 0, func(r Result) bool { return r.Exit.OK() && r.Leaked }},
+		{"left in a session", inSession + awaitOne + `exit 0`, 0, func(r Result) bool { return r.Exit.OK() && r.Leaked }},
+		{"left by a double fork", doubleFork + awaitSecond + `exit 3`, 0, func(r Result) bool { return r.Exit == Exit{Code: 3} && r.Leaked }},
+		{"left stopped", stoppedOne + awaitOne + `exit 0`, 0, func(r Result) bool { return r.Exit.OK() && r.Leaked }},
+		{"left holding stdout", `setsid sh -c 'trap "" TERM; echo $$ > pid.$$; while :; do sleep 1; done' & ` + awaitOne + `exit 0`, 0, func(r Result) bool {
+			return r.Exit.OK() && r.Leaked && !r.HeldOutput
+		}},
+		{"hangs", inSession + inGroup + `sleep 100; sleep 100`, 200 * time.Millisecond, func(r Result) bool {
+			return r.TimedOut && !r.Leaked && r.Exit.Signal == unix.SIGTERM
+		}},
+		{"ignores TERM", `trap "" TERM; ` + doubleFork + inGroup + `while :; do sleep 1; done`, 200 * time.Millisecond, func(r Result) bool {
+			return r.TimedOut && !r.Leaked && r.Exit.Signal == unix.SIGKILL
+		}},
+		{"forks for ever", `trap "" TERM; while :; do sh -c : & sh -c : & wait; done`, 100 * time.Millisecond, func(r Result) bool { return r.TimedOut }},
+		{"forks for ever in sessions", `trap "" TERM; while :; do setsid sh -c 'sleep 100' & sleep 0.005; done`, 100 * time.Millisecond, func(r Result) bool { return r.TimedOut }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothPins(t, func(t *testing.T) {
+				spec := wrapped(t, test.script)
+				g := startReleased(t, spec)
+				limits := bounds
+				if test.timeout > 0 {
+					limits.Timeout = test.timeout
+				}
+				r := g.Exchange(context.Background(), []byte("question"), limits)
+				if !test.want(r) || r.NotProvedGone || r.HeldOutput {
+					t.Errorf("got %+v", r)
+				}
+				for _, pid := range noted(t, spec) {
+					if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+						t.Errorf("process %d is left: %v", pid, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestDescendantsAtTheBarrier(t *testing.T) {
+	spec := wrapped(t, `echo > ran`)
+	g := start(t, spec)
+	if e := g.Stop(); e.NotProvedGone || e.Exit.OK() {
+		t.Errorf("got %+v", e)
+	}
+	if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ran")); err == nil {
+		t.Error("the program ran without a release")
+	}
+}
+
+func TestDescendantsExecFailure(t *testing.T) {
+	spec := wrapped(t, "")
+	spec.Path = "/nonexistent/program"
+	g := start(t, spec)
+	var failure *ExecError
+	if err := g.Release(context.Background()); !errors.As(err, &failure) || failure.Reason != ExecMissing {
+		t.Errorf("got %v", err)
+	}
+	if e := g.Settle(context.Background()); e.NotProvedGone || e.Exit.OK() {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// The exit of the program is known before the stopping of what it left, which
+// may take its time.
+func TestDescendantsEnded(t *testing.T) {
+	spec := wrapped(t, inGroup+awaitOne+`exit 0`)
+	g := startReleased(t, spec)
+	<-g.Ended()
+	left := noted(t, spec)
+	if len(left) != 1 || unix.Kill(left[0], 0) != nil {
+		t.Errorf("%v was gone when the program's end was known", left)
+	}
+	if e := g.Settle(context.Background()); !e.Leaked || !e.Exit.OK() || e.NotProvedGone {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestDescendantsWrapperKilled(t *testing.T) {
+	spec := wrapped(t, `echo $$ > pid.$$; sleep 100`)
+	g := startReleased(t, spec)
+	eventually(t, "the program runs", func() bool {
+		paths, _ := filepath.Glob(filepath.Join(spec.Dir.Name(), "pid.*"))
+		return len(paths) == 1 && readable(paths)
+	})
+	if err := unix.Kill(g.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := g.Settle(context.Background()); !e.NotProvedGone || e.Exit.OK() {
+		t.Errorf("got %+v", e)
+	}
+	program := noted(t, spec)[0]
+	eventually(t, "the program died with the wrapper", func() bool { return reapAdopted(program) })
+	eventually(t, "its child is gone", func() bool { // our child now, outside of every guarantee
+		left := remainingChildren()
+		for _, pid := range left {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			reapOne(pid)
+		}
+		return len(left) == 0
+	})
+}
+
+func init() {
+	children["host of descendants"] = func() {
+		dir, err := os.Open(".")
+		fail(err)
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		fail(err)
+		g, err := Start(Spec{
+			Path: "/bin/sh", Argv: []string{"sh", "-c", os.Getenv("SCRIPT")}, Env: []string{"PATH=" + os.Getenv("PATH")}, Dir: dir,
+			Stdin: null, Stdout: null, Stderr: null, Policy: PolicyDescendants,
+		})
+		fail(err)
+		fail(g.Release(context.Background()))
+		fmt.Println(g.Pid())
+		select {}
+	}
+}
+
+// A host that is killed outright takes everything along.
+func TestDescendantsHostKilled(t *testing.T) {
+	becomeSubreaper()
+	host := exec.Command(os.Args[0])
+	host.Dir = t.TempDir()
+	host.Stderr = os.Stderr
+	host.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=host of descendants", "SCRIPT=" + doubleFork + inGroup + `wait; sleep 100`}
+	out, err := host.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var wrapper int
+	if _, err := fmt.Fscan(bufio.NewReader(out), &wrapper); err != nil {
+		t.Fatal(err)
+	}
+	spec := Spec{Dir: directory(t, host.Dir)}
+	eventually(t, "the descendants run", func() bool {
+		_, err := os.Stat(filepath.Join(host.Dir, "second"))
+		paths, _ := filepath.Glob(filepath.Join(host.Dir, "pid.*"))
+		return err == nil && len(paths) == 2 && readable(paths)
+	})
+	_ = host.Process.Kill()
+	_ = host.Wait()
+	eventually(t, "the wrapper ends", func() bool { return reapAdopted(wrapper) })
+	for _, pid := range noted(t, spec) {
+		if err := unix.Kill(pid, 0); !errors.Is(err, unix.ESRCH) {
+			t.Errorf("process %d is left: %v", pid, err)
+		}
+	}
+}

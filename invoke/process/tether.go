@@ -1,0 +1,116 @@
+package process
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The wrapper of PolicyDescendants is this program, executed again, and leads
+// the group. It is the child subreaper of everything below it, starts the
+// launch barrier in a group of its own, and stops and reaps what is left when
+// the program ends or the host lets go of it.
+const (
+	wrapperWord = "hawser-process-wrapper" // argument zero; then as for a barrier
+	tetherFD    = 5                        // its socket, after the descriptors of a barrier
+)
+
+// wrapperMargin is what the wrapper may take beyond its own times before it is
+// killed (processes: An operation: a margin over the inner stop budget).
+const wrapperMargin = 750 * time.Millisecond
+
+// The wrapper's messages: a letter and a number of four bytes.
+const (
+	programEnded  byte = 'e' // wait status
+	programsGone  byte = 'g' // number of descendants that had to be stopped, besides the program
+	notProvedGone byte = 'n' // the same, but some are left
+)
+
+const messageSize = 5
+
+// tether is our end of the socket to a wrapper. The wrapper reports on it; when
+// our end closes, or stops writing, the wrapper stops the program: so it ends
+// with its host, whatever becomes of pids.
+type tether struct {
+	socket *os.File
+	ended  chan struct{} // closed when the program has ended, or the wrapper
+
+	// Valid once the socket has ended: finished is closed.
+	finished chan struct{}
+	program  Exit
+	stopped  uint32
+	gone     bool // all descendants are proved gone
+}
+
+func newTether() *tether {
+	return &tether{
+		ended:    make(chan struct{}),
+		finished: make(chan struct{}),
+		program:  Exit{Code: -1},
+	}
+}
+
+// listen reads the wrapper's messages until it ends.
+func (t *tether) listen() {
+	defer close(t.finished)
+	ended := false
+	for {
+		var text [messageSize]byte
+		if _, err := io.ReadFull(t.socket, text[:]); err != nil {
+			if !ended {
+				close(t.ended)
+			}
+			return
+		}
+		number := binary.BigEndian.Uint32(text[1:])
+		switch {
+		case text[0] == programEnded && !ended:
+			t.program = exitOf(unix.WaitStatus(number))
+			ended = true
+			close(t.ended)
+		case text[0] == programsGone || text[0] == notProvedGone:
+			t.stopped, t.gone = number, text[0] == programsGone
+		}
+	}
+}
+
+// letGo tells the wrapper to stop the program, if it still runs.
+func (t *tether) letGo() {
+	conn, err := t.socket.SyscallConn()
+	if err == nil {
+		_ = conn.Control(func(fd uintptr) { _ = unix.Shutdown(int(fd), unix.SHUT_WR) })
+	}
+}
+
+func (t *tether) close() {
+	if t.socket != nil {
+		_ = t.socket.Close()
+	}
+}
+
+// settleWrapped lets the wrapper do what it is for, within its times and a
+// margin, and then ends the wrapper's own group. A wrapper that does not report
+// proves nothing.
+func (g *Group) settleWrapped(ctx context.Context) (e Ending) {
+	if !g.awaitEnd(ctx) {
+		e.Cause = context.Cause(ctx)
+	}
+	g.tether.letGo()
+	e.Exit = Exit{Code: -1}
+	e.NotProvedGone = true
+	select {
+	case <-g.tether.finished:
+		e.Exit = g.tether.program
+		e.Leaked = g.tether.stopped > 0 && e.Cause == nil
+		e.NotProvedGone = !g.tether.gone
+	case <-time.After(TermToKill + KillToGivingUp + wrapperMargin):
+	}
+	if !g.awaitGone(context.Background(), LeakGrace) && !g.stop() {
+		e.NotProvedGone = true
+	}
+	return e
+}

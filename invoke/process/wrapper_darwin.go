@@ -1,0 +1,3 @@
+package process
+
+const haveWrapper = false
