@@ -6,7 +6,7 @@ export FUZZTIME ?= 3s
 .PHONY: build test lint unit fuzz bench demo clean
 
 build: ## the programs, into bin/
-	$(GO) build -trimpath -buildvcs=false -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/ ./cmd/...
 
 test: ## lint, unit and fuzz
 	@scripts/test.sh

@@ -60,12 +60,8 @@ func (h *Host) Resolve(ctx context.Context, adapter string) (binding.Record, err
 // A home without bindings is left as it is: nothing is created for the lock.
 func (h *Host) use(ctx context.Context, command string, purpose invoke.Purpose,
 	pick func(*binding.Registry) (binding.Record, error), then func(*session) error) (binding.Record, error) {
-	reg, err := h.registry()
-	if err != nil {
-		return binding.Record{}, err
-	}
-	if _, err := pick(reg); err != nil {
-		return binding.Record{}, err
+	if h.isInert() {
+		return pick(&binding.Registry{})
 	}
 	record, s, err := h.reserve(ctx, command, purpose, pick)
 	if err != nil {
@@ -76,6 +72,15 @@ func (h *Host) use(ctx context.Context, command string, purpose invoke.Purpose,
 		err = then(s)
 	}
 	return record, errors.Join(err, s.end())
+}
+
+// isInert reports whether the home has no registry at all.
+func (h *Host) isInert() bool {
+	dir, err := h.Home.Open(home.Bindings)
+	if err == nil {
+		dir.Close()
+	}
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // reserve is the part under the lock.

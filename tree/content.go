@@ -48,7 +48,7 @@ type sum = [sha256.Size]byte
 func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
 	p := &pass{Scanned: s, modes: modes, sums: make([]sum, len(s.nodes))}
 	workers := runtime.GOMAXPROCS(0)
-	p.inline = workers == 1
+	p.inline = workers == 1 || len(s.nodes) <= fewEntries
 	p.work.SetLimit(workers)
 
 	err := p.dir(0, &openDir{src: s.root, dst: dst})
@@ -102,6 +102,10 @@ func (p *pass) dir(at int32, here *openDir) error {
 	}
 	return nil
 }
+
+// fewEntries are read sooner than threads for them are started: a small package
+// is verified twice in a command of a few milliseconds.
+const fewEntries = 16
 
 // A batch is worth a goroutine and still small enough to keep all of them busy
 // to the end.
