@@ -66,7 +66,7 @@ func (h *Host) announce(ctx context.Context, rows []row) (int, error) {
 	defer state.Close()
 	ctx, cancel := context.WithTimeout(ctx, h.lockTimeout())
 	defer cancel()
-	lock, err := linklock.Acquire(ctx, state, queueLock)
+	lock, err := linklock.Acquire(ctx, state, queueLock, h.Waiting)
 	if err != nil {
 		return 0, err
 	}

@@ -41,6 +41,8 @@ import (
 const (
 	// pollEvery is how often a waiter looks again: nothing can wake it.
 	pollEvery = 20 * time.Millisecond
+	// noticeAfter is when a waiting command says whom it waits for.
+	noticeAfter = time.Second
 	// pidGrace is how long a link may have no readable pid.
 	pidGrace = 2 * time.Second
 	// clockSlack absorbs the rounding between the clock of the file system and
@@ -60,27 +62,28 @@ type Lock struct {
 	standing bool   // the private directory stays
 }
 
-// Acquire takes the lock name in dir, waiting until ctx ends. dir must stay
-// open until Release.
+// Acquire takes the lock name in dir, waiting until ctx ends; waiting, if not
+// nil, is told after a second whom for. dir must stay open until Release.
 //
 // Errors: lock-unavailable when ctx ended first, naming the holder; path-unsafe
 // when something stands there that is no lock; io.
-func Acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
-	return acquire(ctx, dir, name)
+func Acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
+	return acquire(ctx, dir, name, waiting)
 }
 
 // AcquireAlone is Acquire for a lock that programs of ours take only under
 // another lock, which the caller holds. The private directory may then stay
 // where it is between two holders: a free lock is taken and given up without
 // creating a file but the link, which a file system feels in a short command.
-func AcquireAlone(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
+func AcquireAlone(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
 	if lock := tryStanding(dir, name); lock != nil {
 		return lock, nil
 	}
-	return acquire(ctx, dir, name)
+	return acquire(ctx, dir, name, waiting)
 }
 
-func acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
+func acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(string)) (*Lock, error) {
+	began := time.Now()
 	lock, err := prepare(dir, name)
 	if err != nil {
 		return nil, err
@@ -91,6 +94,10 @@ func acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
 			return lock, nil
 		}
 		if err == nil {
+			if waiting != nil && time.Since(began) > noticeAfter {
+				waiting("waiting for the lock " + fault.Path(filepath.Join(dir.Path(), name)) + ", held by " + holderName(dir, name))
+				waiting = nil
+			}
 			err = wait(ctx, dir, name)
 		}
 		if err != nil {
@@ -105,21 +112,17 @@ func wait(ctx context.Context, dir *dirfd.Dir, name string) error {
 	case <-time.After(pollEvery):
 		return nil
 	case <-ctx.Done():
-		path := filepath.Join(dir.Path(), name)
-		if pid := holderPid(dir, name); pid > 0 {
-			return fault.New(fault.LockUnavailable, "%s is held by process %d; try again when it is done", fault.Path(path), pid)
-		}
-		return fault.New(fault.LockUnavailable, "%s is held; try again when its holder is done", fault.Path(path))
+		return fault.New(fault.LockUnavailable, "the lock %s is held by %s; try again when it is done, or with a longer --lock-timeout", fault.Path(filepath.Join(dir.Path(), name)), holderName(dir, name))
 	}
 }
 
-func holderPid(dir *dirfd.Dir, name string) int {
-	target, err := readLink(dir, name)
-	if err != nil {
-		return 0
+func holderName(dir *dirfd.Dir, name string) string {
+	if target, err := readLink(dir, name); err == nil {
+		if pid, err := readPid(target); err == nil {
+			return "process " + strconv.Itoa(pid)
+		}
 	}
-	pid, _ := readPid(target)
-	return pid
+	return "another program"
 }
 
 // prepare makes the private directory with our pid in it.
