@@ -4,8 +4,8 @@
 //
 // # States
 //
-// To take <name>: (1) a private directory beside it, <name>.<suffix>, with a
-// file pid; (2) the link <name> to that directory, by its absolute path: held.
+// To take <name>: (1) a private directory beside it, <name>.hawser-<pid>-<random>,
+// with a file pid; (2) the link <name> to that directory, by its absolute path: held.
 // To release: (3) the link goes, if it still points there; (4) the directory
 // goes. A crash after 1 or 3 leaves a directory that nobody points to, removed
 // by Sweep; after 2, a stale lock: its pid is dead, or belongs to a process
@@ -41,49 +41,29 @@ import (
 const (
 	// pollEvery is how often a waiter looks again: nothing can wake it.
 	pollEvery = 20 * time.Millisecond
-	// noticeAfter is when a waiting command says whom it waits for.
-	noticeAfter = time.Second
 	// pidGrace is how long a link may have no readable pid.
 	pidGrace = 2 * time.Second
 	// clockSlack absorbs the rounding between the clock of the file system and
 	// that of the process table before a holder counts as younger than its lock.
 	clockSlack = 2 * time.Second
 
-	ours           = ".hawser-"
-	standingSuffix = ".hawser"
-	stealSuffix    = ".steal"
+	ours        = ".hawser-"
+	stealSuffix = ".steal"
 )
 
 // Lock is a held lock. It is not safe for concurrent use.
 type Lock struct {
-	dir      *dirfd.Dir
-	name     string
-	holder   string // the private directory's name in dir
-	standing bool   // the private directory stays
+	dir    *dirfd.Dir
+	name   string
+	holder string // the private directory's name in dir
 }
 
-// Acquire takes the lock name in dir, waiting until ctx ends; waiting, if not
-// nil, is told after a second whom for. dir must stay open until Release.
+// Acquire takes the lock name in dir, waiting until ctx ends. dir must stay
+// open until Release.
 //
 // Errors: lock-unavailable when ctx ended first, naming the holder; path-unsafe
 // when something stands there that is no lock; io.
-func Acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
-	return acquire(ctx, dir, name, waiting)
-}
-
-// AcquireAlone is Acquire for a lock that programs of ours take only under
-// another lock, which the caller holds. The private directory may then stay
-// where it is between two holders: a free lock is taken and given up without
-// creating a file but the link, which a file system feels in a short command.
-func AcquireAlone(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
-	if lock := tryStanding(dir, name); lock != nil {
-		return lock, nil
-	}
-	return acquire(ctx, dir, name, waiting)
-}
-
-func acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(string)) (*Lock, error) {
-	began := time.Now()
+func Acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
 	lock, err := prepare(dir, name)
 	if err != nil {
 		return nil, err
@@ -94,10 +74,6 @@ func acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(stri
 			return lock, nil
 		}
 		if err == nil {
-			if waiting != nil && time.Since(began) > noticeAfter {
-				waiting("waiting for the lock " + fault.Path(filepath.Join(dir.Path(), name)) + ", held by " + holderName(dir, name))
-				waiting = nil
-			}
 			err = wait(ctx, dir, name)
 		}
 		if err != nil {
@@ -112,22 +88,43 @@ func wait(ctx context.Context, dir *dirfd.Dir, name string) error {
 	case <-time.After(pollEvery):
 		return nil
 	case <-ctx.Done():
-		return fault.New(fault.LockUnavailable, "the lock %s is held by %s; try again when it is done, or with a longer --lock-timeout", fault.Path(filepath.Join(dir.Path(), name)), holderName(dir, name))
+		path := filepath.Join(dir.Path(), name)
+		if pid := holderPid(dir, name); pid > 0 {
+			return fault.New(fault.LockUnavailable, "%s is held by process %d; try again when it is done", fault.Path(path), pid)
+		}
+		return fault.New(fault.LockUnavailable, "%s is held; try again when its holder is done", fault.Path(path))
 	}
 }
 
-func holderName(dir *dirfd.Dir, name string) string {
-	if target, err := readLink(dir, name); err == nil {
-		if pid, err := readPid(target); err == nil {
-			return "process " + strconv.Itoa(pid)
-		}
+func holderPid(dir *dirfd.Dir, name string) int {
+	target, err := readLink(dir, name)
+	if err != nil {
+		return 0
 	}
-	return "another program"
+	pid, _ := readPid(target)
+	return pid
+}
+
+// privateName is a fresh name of ours beside the lock. It holds our pid, so that
+// what a crash leaves can be told at once, before there is a pid file in it.
+func privateName(name string) string {
+	return name + ours + strconv.Itoa(os.Getpid()) + "-" + strings.TrimPrefix(home.TempName(), home.TempPrefix)
+}
+
+// makerPid is the pid in a private name, 0 for any other name.
+func makerPid(private string) int {
+	_, rest, _ := strings.Cut(private, ours)
+	digits, _, _ := strings.Cut(rest, "-")
+	pid, err := strconv.Atoi(digits)
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
 }
 
 // prepare makes the private directory with our pid in it.
 func prepare(dir *dirfd.Dir, name string) (*Lock, error) {
-	lock := &Lock{dir: dir, name: name, holder: name + ours + strings.TrimPrefix(home.TempName(), home.TempPrefix)}
+	lock := &Lock{dir, name, privateName(name)}
 	private, err := dir.Mkdir(lock.holder, 0o700)
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot prepare the lock %s", fault.Path(filepath.Join(dir.Path(), name)))
@@ -143,53 +140,6 @@ func prepare(dir *dirfd.Dir, name string) (*Lock, error) {
 		return nil, fault.Wrap(fault.IO, err, "cannot prepare the lock %s", fault.Path(filepath.Join(dir.Path(), name)))
 	}
 	return lock, nil
-}
-
-// tryStanding takes a free lock with the private directory that stays. It
-// returns nil when the lock is not free, or anything is not as it must be: the
-// long way then finds out.
-//
-// Somebody who clears a stale lock of ours removes the directory that its link
-// pointed to. It could be the standing one, in use again by us; but they hold
-// the steal lock until they are done, so a lock that was taken while there is a
-// steal lock is given back.
-func tryStanding(dir *dirfd.Dir, name string) *Lock {
-	if _, err := dir.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	lock := &Lock{dir: dir, name: name, holder: name + standingSuffix, standing: true}
-	if !lock.writeStanding() || unix.Symlinkat(lock.target(), dir.Fd(), name) != nil {
-		return nil
-	}
-	if _, err := dir.Lstat(name + stealSuffix); !errors.Is(err, fs.ErrNotExist) {
-		lock.Release()
-		return nil
-	}
-	return lock
-}
-
-func (l *Lock) writeStanding() bool {
-	private, err := l.dir.Sub(l.holder)
-	if errors.Is(err, fs.ErrNotExist) {
-		private, err = l.dir.Mkdir(l.holder, 0o700)
-	}
-	if err != nil {
-		return false
-	}
-	defer private.Close()
-	fd, err := unix.Openat(private.Fd(), "pid", unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return false
-	}
-	file := os.NewFile(uintptr(fd), "pid")
-	defer file.Close()
-	// Written over and cut, not truncated first, which would make the file
-	// system flush it on close. Nobody reads it before the link is there.
-	text := strconv.Itoa(os.Getpid()) + "\n"
-	if _, err := file.WriteString(text); err != nil {
-		return false
-	}
-	return file.Truncate(int64(len(text))) == nil
 }
 
 func (l *Lock) target() string { return filepath.Join(l.dir.Path(), l.holder) }
@@ -242,7 +192,7 @@ func (l *Lock) clearStale(ctx context.Context, target string) error {
 // removeLink removes the link name if it points to target, and the directory it
 // points to if that is one of ours.
 func removeLink(dir *dirfd.Dir, name, target string) error {
-	aside := name + ours + strings.TrimPrefix(home.TempName(), home.TempPrefix)
+	aside := privateName(name)
 	if err := dir.RenameNoReplace(name, dir, aside); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -275,11 +225,7 @@ func (l *Lock) Release() {
 	l.discard()
 }
 
-func (l *Lock) discard() {
-	if !l.standing {
-		_ = l.dir.RemoveAll(l.holder)
-	}
-}
+func (l *Lock) discard() { _ = l.dir.RemoveAll(l.holder) }
 
 // Sweep removes the private directories of ours in dir, made for the lock name,
 // whose makers are dead: what a crash before taking the lock, or after giving
@@ -315,8 +261,7 @@ func abandoned(dir *dirfd.Dir, entry string) bool {
 	if err != nil {
 		return false
 	}
-	_, stale := judgeHolder(filepath.Join(dir.Path(), entry), time.Unix(0, info.Mtime))
-	return stale
+	return isGone(makerPid(entry), time.Unix(0, info.Mtime))
 }
 
 // judge reads who holds the lock and whether that holder is gone.
@@ -339,24 +284,26 @@ func judge(dir *dirfd.Dir, name string) (target string, stale bool, err error) {
 	if !filepath.IsAbs(target) {
 		target = filepath.Join(dir.Path(), target)
 	}
-	_, stale = judgeHolder(target, time.Unix(0, info.Mtime))
-	return target, stale, nil
+	pid, err := readPid(target)
+	if err != nil {
+		pid = makerPid(filepath.Base(target))
+	}
+	return target, isGone(pid, time.Unix(0, info.Mtime)), nil
 }
 
-// judgeHolder reads whose the private directory is and whether that holder, who
-// had it at the time taken, is gone: its pid is dead, or belongs to a process
-// that is younger than the lock; or the lock is older than the boot.
-func judgeHolder(private string, taken time.Time) (pid int, stale bool) {
-	pid, err := readPid(private)
-	if err != nil {
-		return 0, time.Since(taken) > pidGrace
+// isGone reports whether the holder, who had something at the time taken, is
+// gone: its pid is dead, or belongs to a process that is younger; or the time is
+// before the boot. Of a holder without a pid, 0, the time decides.
+func isGone(pid int, taken time.Time) bool {
+	if pid == 0 {
+		return time.Since(taken) > pidGrace
 	}
 	boot, err := process.BootTime()
 	if err == nil && taken.Add(clockSlack).Before(boot) {
-		return pid, true
+		return true
 	}
 	started, alive := process.Started(pid)
-	return pid, !alive || taken.Add(clockSlack).Before(started)
+	return !alive || taken.Add(clockSlack).Before(started)
 }
 
 func readLink(dir *dirfd.Dir, name string) (string, error) {
@@ -385,5 +332,8 @@ func readPid(private string) (int, error) {
 	if err == nil && pid <= 0 {
 		err = syscall.EINVAL
 	}
-	return pid, err
+	if err != nil {
+		return 0, err
+	}
+	return pid, nil
 }
