@@ -220,7 +220,7 @@ func (s *Settled) remove(dir *dirfd.Dir, name string) error {
 }
 
 // ClearTemporaries removes what crashes left in the state root: the unpublished
-// records of operations that have none. The caller holds the lifecycle lock
+// records of operations whose hosts are gone. The caller holds the lifecycle lock
 // (see tempName).
 //
 // Errors: io, those of home.Open.
@@ -241,7 +241,7 @@ func ClearTemporaries(h *home.Home) error {
 		if !strings.HasPrefix(name, tempPrefix) {
 			continue
 		}
-		if alive, err := hasRecord(h, tokenOfTemp(name)); err != nil || alive {
+		if under, err := isUnderWay(h, tokenOfTemp(name)); err != nil || under {
 			if err != nil {
 				return err
 			}
@@ -254,7 +254,9 @@ func ClearTemporaries(h *home.Home) error {
 	return nil
 }
 
-func hasRecord(h *home.Home, token wire.Digest) (bool, error) {
+// isUnderWay reports whether an operation has a record and a host that may be
+// about to replace it.
+func isUnderWay(h *home.Home, token wire.Digest) (bool, error) {
 	dir, err := h.Open(home.Invocations)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -263,9 +265,14 @@ func hasRecord(h *home.Home, token wire.Digest) (bool, error) {
 		return false, err
 	}
 	defer dir.Close()
-	_, err = dir.Lstat(recordName(token))
-	if errors.Is(err, fs.ErrNotExist) {
+	r, err := readRecord(dir, recordName(token))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
+	case fault.Is(err, fault.IO):
+		return false, err
+	case err != nil:
+		return true, nil
 	}
-	return err == nil, fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(dir.Path()))
+	return process.Judge(r.HostPID, r.HostIdentity).State != process.Extinct, nil
 }

@@ -160,9 +160,10 @@ func MoveNew(temps, src *dirfd.Dir, name string, dst *dirfd.Dir, newName string)
 }
 
 // ClearTemporaries removes everything of ours from dir that is temporary, files
-// and whole directories, except the name keep. Only the holder of the lifecycle lock may call it, on
-// a directory in which temporaries are made under that lock, so that what is
-// found has no maker any more.
+// and whole directories, except names that begin with keep, if that is not "".
+// Only the holder of the lifecycle lock may call it, on a directory in which
+// temporaries are made under that lock, so that what is found has no maker any
+// more.
 //
 // Errors: io.
 func ClearTemporaries(dir *dirfd.Dir, keep string) error {
@@ -171,7 +172,7 @@ func ClearTemporaries(dir *dirfd.Dir, keep string) error {
 		return fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, TempPrefix) && name != keep {
+		if strings.HasPrefix(name, TempPrefix) && (keep == "" || !strings.HasPrefix(name, keep)) {
 			if err := dir.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fault.Wrap(fault.IO, err, "cannot clear the leftover %s", fault.Path(filepath.Join(dir.Path(), name)))
 			}
