@@ -15,12 +15,20 @@ import (
 	"hawser/tree"
 )
 
-const manifestLimit = 65_536
+const (
+	manifestLimit = 65_536
+
+	// The commands that change a binding, as a note names them.
+	bindCommand    = "bind"
+	retireCommand  = "retire-binding"
+	restoreCommand = "restore-binding"
+)
 
 // Bound is an enabled binding, as the commands print it.
 type Bound struct {
 	binding.Record
 	File string // of the binding
+	Answer
 }
 
 // Bind enables the package in the directory root (commands: bind). The steps:
@@ -31,11 +39,12 @@ type Bound struct {
 //  4. handshake                                        the same
 //  5. note                                             the same, and a note
 //  6. publish the binding                              enabled
-//  7. sync, read back, remove the note                 enabled, durable
+//  7. sync, read back                                  enabled, durable
+//  8. the answer is told: no note any more
 //
 // A crash leaves what the line says; before 6 nothing is enabled and the same
-// command begins again, from 6 on it finishes. A refusal leaves what a crash at
-// its step does, without the note.
+// command begins again, from 6 to 8 it finishes. A refusal leaves what a crash
+// at its step does, without the note.
 //
 // Errors: usage, consent-missing, path-unsafe and the others of the source;
 // package-…, manifest-…, entrypoint-…; capability-mismatch,
@@ -131,10 +140,11 @@ func (t *transaction) bind(ctx context.Context, s *source, sourcePath string, te
 	if err := t.handshake(ctx, installed); err != nil {
 		return nil, err
 	}
+	c := change{bindCommand, record.ExtensionID, record.Digest}
 	if published != "" {
-		return t.finishEnabling(note{"bind", record.ExtensionID, record.Digest})
+		return t.finishEnabling(c)
 	}
-	return t.enable(note{"bind", record.ExtensionID, record.Digest}, data)
+	return t.enable(c, data)
 }
 
 // checkConflicts refuses an extension or adapter that is taken, by a binding or
@@ -143,7 +153,7 @@ func (t *transaction) bind(ctx context.Context, s *source, sourcePath string, te
 //
 // Errors: binding-exists, adapter-conflict, registry-oversized, io.
 func (t *transaction) checkConflicts(reg *binding.Registry, id string, adapters []string) (published wire.Digest, err error) {
-	if record, err := reg.ByID(id); err == nil && t.left == (note{"bind", id, record.Digest}) {
+	if record, err := reg.ByID(id); err == nil && t.wasLeft(change{bindCommand, id, record.Digest}) {
 		return record.Digest, nil
 	}
 	if err := reg.CheckRoom(&binding.Binding{ExtensionID: id, Terms: binding.Terms{AdapterNames: adapters}}); err != nil {
@@ -224,38 +234,41 @@ func compose(m *binding.Manifest, pkg *cas.Package, sourcePath string, terms bin
 
 // enable publishes the binding: leave the note, rename, and finish. When the
 // rename cannot be made durable it is undone.
-func (t *transaction) enable(n note, data []byte) (*Bound, error) {
+func (t *transaction) enable(c change, data []byte) (*Bound, error) {
 	dir, err := t.Home.Make(nil, home.Bindings)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	if err := n.leave(t.data); err != nil {
+	if err := t.leave(c); err != nil {
 		return nil, err
 	}
-	name := binding.FileName(n.ExtensionID)
+	name := binding.FileName(c.extensionID)
 	err = home.PublishNew(t.data, dir, name, data)
 	if errors.Is(err, fs.ErrExist) {
-		err = fault.New(fault.BindingExists, "extension %s was bound meanwhile by another program; see fm-extension inspect %[1]s", n.ExtensionID)
+		err = fault.New(fault.BindingExists, "extension %s was bound meanwhile by another program; see fm-extension inspect %[1]s", c.extensionID)
 	}
 	if err != nil {
-		n.take(t.data)
+		t.withdraw()
 		return nil, err
 	}
 	if err := dir.Sync(); err != nil {
 		err = fault.Wrap(fault.IO, err, "cannot make %s durable; the binding was taken back", fault.Path(dir.Path()))
 		if undo := dir.Remove(name); undo != nil {
-			return nil, fault.Wrap(fault.IO, undo, "%v, but not removed: see fm-extension inspect %s", err, n.ExtensionID)
+			return nil, fault.Wrap(fault.IO, undo, "%v, but not removed: see fm-extension inspect %s", err, c.extensionID)
 		}
-		n.take(t.data)
+		t.withdraw()
 		return nil, err
 	}
-	return t.readBack(n)
+	return t.readBack(c)
 }
 
 // finishEnabling does for a killed command what it had left to do: its binding
 // is published, but perhaps not durable.
-func (t *transaction) finishEnabling(n note) (*Bound, error) {
+func (t *transaction) finishEnabling(c change) (*Bound, error) {
+	if err := t.leave(c); err != nil {
+		return nil, err
+	}
 	dir, err := t.Home.Open(home.Bindings)
 	if err != nil {
 		return nil, err
@@ -264,29 +277,27 @@ func (t *transaction) finishEnabling(n note) (*Bound, error) {
 	if err := dir.Sync(); err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot make %s durable", fault.Path(dir.Path()))
 	}
-	return t.readBack(n)
+	return t.readBack(c)
 }
 
-// readBack reads the published binding and takes the note: what is printed next
-// is true.
+// readBack reads the published binding: what is said next is true.
 //
 // Errors: integrity-mismatch when what is there is not what was published.
-func (t *transaction) readBack(n note) (*Bound, error) {
+func (t *transaction) readBack(c change) (*Bound, error) {
 	reg, err := t.registry()
 	if err != nil {
 		return nil, err
 	}
-	record, err := reg.ByID(n.ExtensionID)
+	record, err := reg.ByID(c.extensionID)
 	if err != nil {
 		return nil, err
 	}
-	if record.Digest != n.BindingDigest {
-		return nil, fault.New(fault.IntegrityMismatch, "the binding of %s was changed while it was published; see fm-extension inspect %[1]s", n.ExtensionID)
+	if record.Digest != c.bindingDigest {
+		return nil, fault.New(fault.IntegrityMismatch, "the binding of %s was changed while it was published; see fm-extension inspect %[1]s", c.extensionID)
 	}
-	n.take(t.data)
 	return t.bound(record), nil
 }
 
-func (h *Host) bound(record binding.Record) *Bound {
-	return &Bound{record, h.Home.Join(home.Bindings, binding.FileName(record.ExtensionID))}
+func (t *transaction) bound(record binding.Record) *Bound {
+	return &Bound{record, t.Home.Join(home.Bindings, binding.FileName(record.ExtensionID)), t.answer()}
 }

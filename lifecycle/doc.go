@@ -14,10 +14,10 @@
 // # A command that was killed after its rename
 //
 // It has done its work and never said so. So that its repetition can, each
-// command leaves a note before the rename (note.go) and removes it before it
-// prints. The same command, finding the note and its work done, finishes and
-// says so; without a note the same state is a refusal (binding-exists,
-// binding-missing).
+// command leaves a note before the rename (note.go) and removes it when it has
+// printed. The same command, finding the note of a dead process and its work
+// done, finishes and says so; without a note the same state is a refusal
+// (binding-exists, binding-missing).
 //
 // # Two commands at once
 //

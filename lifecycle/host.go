@@ -49,6 +49,21 @@ func (h *Host) checkPlaces() error {
 	return nil
 }
 
+// has reports whether a place of the home is there, so that a command that finds
+// nothing to do creates nothing for its lock.
+//
+// Errors: those of home.Open.
+func (h *Host) has(place string, names ...string) (bool, error) {
+	dir, err := h.Home.Open(place, names...)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, dir.Close()
+}
+
 // registry reads the enabled bindings. A file that vanishes between the listing
 // and its opening was retired: the whole is read again.
 //

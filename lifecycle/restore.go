@@ -27,21 +27,21 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	if must := wire.CheckExtensionID(id); must != "" {
 		return nil, fault.New(fault.Usage, "extension id %s: must be %s", fault.Path(id), must)
 	}
-	if _, err := h.Home.Open(home.RetiredBindings, id); errors.Is(err, fs.ErrNotExist) {
+	if ok, err := h.has(home.RetiredBindings, id); err == nil && !ok {
 		return nil, notRetained(id, digest)
 	}
-	t, err := h.transact(ctx, "restore-binding "+id)
+	t, err := h.transact(ctx, restoreCommand+" "+id)
 	if err != nil {
 		return nil, err
 	}
 	defer t.release()
-	n := note{"restore-binding", id, digest}
+	c := change{restoreCommand, id, digest}
 	reg, err := t.registry()
 	if err != nil {
 		return nil, err
 	}
-	if record, err := reg.ByID(id); err == nil && record.Digest == digest && t.left == n {
-		return t.finishEnabling(n)
+	if record, err := reg.ByID(id); err == nil && record.Digest == digest && t.wasLeft(c) {
+		return t.finishEnabling(c)
 	}
 	retained, err := h.Home.Open(home.RetiredBindings, id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,7 +66,7 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	if err := t.handshake(ctx, pkg); err != nil {
 		return nil, err
 	}
-	return t.reenable(n, retained)
+	return t.reenable(c, retained)
 }
 
 func notRetained(id string, digest wire.Digest) error {
@@ -94,7 +94,7 @@ func readRetained(dir *dirfd.Dir, id string, digest wire.Digest) (binding.Record
 }
 
 // reenable moves the retained file back: durable content, one rename, sync.
-func (t *transaction) reenable(n note, retained *dirfd.Dir) (*Bound, error) {
+func (t *transaction) reenable(c change, retained *dirfd.Dir) (*Bound, error) {
 	var made home.Made
 	defer made.Forget()
 	bindings, err := t.Home.Make(&made, home.Bindings)
@@ -105,16 +105,16 @@ func (t *transaction) reenable(n note, retained *dirfd.Dir) (*Bound, error) {
 	if err := made.Sync(); err != nil {
 		return nil, err
 	}
-	if err := n.leave(t.data); err != nil {
+	if err := t.leave(c); err != nil {
 		return nil, err
 	}
-	name := binding.FileName(n.ExtensionID)
-	err = home.MoveNew(t.data, retained, n.BindingDigest.Hex()+".json", bindings, name)
+	name := binding.FileName(c.extensionID)
+	err = home.MoveNew(t.data, retained, c.bindingDigest.Hex()+".json", bindings, name)
 	if errors.Is(err, fs.ErrExist) {
-		err = fault.New(fault.BindingExists, "extension %s was bound meanwhile by another program; see fm-extension inspect %[1]s", n.ExtensionID)
+		err = fault.New(fault.BindingExists, "extension %s was bound meanwhile by another program; see fm-extension inspect %[1]s", c.extensionID)
 	}
 	if err != nil {
-		n.take(t.data)
+		t.withdraw()
 		return nil, err
 	}
 	for _, dir := range []*dirfd.Dir{bindings, retained} {
@@ -122,7 +122,7 @@ func (t *transaction) reenable(n note, retained *dirfd.Dir) (*Bound, error) {
 			return nil, fault.Wrap(fault.IO, err, "the binding is restored, but %s cannot be made durable; the same command tries again", fault.Path(dir.Path()))
 		}
 	}
-	return t.readBack(n)
+	return t.readBack(c)
 }
 
 // Repair reinstalls the damaged or missing package of an enabled binding from

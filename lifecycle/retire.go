@@ -25,6 +25,7 @@ type Retired struct {
 	ExtensionID   string
 	BindingDigest wire.Digest
 	RetainedAt    string // the retained file
+	Answer
 }
 
 // RetireBinding disables the local binding of exactly this identity and retains
@@ -36,10 +37,11 @@ type Retired struct {
 //  3. registrations, results, live operations            nothing is written
 //  4. note                                               a note
 //  5. move the file to retired-bindings                  disabled
-//  6. sync both directories, remove the note             disabled, durable
+//  6. sync both directories                              disabled, durable
+//  7. the answer is told: no note any more
 //
 // A crash before 5 leaves it enabled and the same command begins again; from 5
-// on it finishes. The installed package stays. A retained file of the same bytes
+// to 7 it finishes. The installed package stays. A retained file of the same bytes
 // is the retained file: then 5 only removes the enabled one.
 //
 // damaged retires a binding whose installed package fails its validation, and
@@ -50,11 +52,11 @@ type Retired struct {
 // of the package's validation, of invoke.Settle, and of malformed records that
 // may depend on the binding; lock-unavailable; io.
 func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest, damaged bool) (*Retired, error) {
-	if _, err := h.Home.Open(home.Bindings); errors.Is(err, fs.ErrNotExist) {
+	if ok, err := h.has(home.Bindings); err == nil && !ok {
 		_, err := h.Find(id)
-		return nil, err // an absent registry is inert: nothing is created for the lock
+		return nil, err // an absent registry is inert
 	}
-	t, err := h.transact(ctx, "retire-binding "+id)
+	t, err := h.transact(ctx, retireCommand+" "+id)
 	if err != nil {
 		return nil, err
 	}
@@ -63,10 +65,10 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 	if err != nil {
 		return nil, err
 	}
-	n := note{"retire-binding", id, digest}
+	c := change{retireCommand, id, digest}
 	record, err := reg.ByID(id)
 	if fault.Is(err, fault.BindingMissing) {
-		return t.finishRetiring(n, err)
+		return t.finishRetiring(c, err)
 	}
 	if err != nil {
 		return nil, err
@@ -83,7 +85,7 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 	if err := t.checkIdle(record.Digest); err != nil {
 		return nil, err
 	}
-	return t.disable(n)
+	return t.disable(c)
 }
 
 // isTransferred reports whether the binding's package came by a transfer.
@@ -122,7 +124,7 @@ func (h *Host) checkIdle(digest wire.Digest) error {
 }
 
 // disable moves the binding's file to where retired ones are retained.
-func (t *transaction) disable(n note) (*Retired, error) {
+func (t *transaction) disable(c change) (*Retired, error) {
 	var made home.Made
 	defer made.Forget()
 	enabled, err := t.Home.Open(home.Bindings)
@@ -130,7 +132,7 @@ func (t *transaction) disable(n note) (*Retired, error) {
 		return nil, err
 	}
 	defer enabled.Close()
-	retained, err := t.Home.Make(&made, home.RetiredBindings, n.ExtensionID)
+	retained, err := t.Home.Make(&made, home.RetiredBindings, c.extensionID)
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +140,14 @@ func (t *transaction) disable(n note) (*Retired, error) {
 	if err := made.Sync(); err != nil {
 		return nil, err
 	}
-	if err := n.leave(t.data); err != nil {
+	if err := t.leave(c); err != nil {
 		return nil, err
 	}
-	if err := t.move(enabled, binding.FileName(n.ExtensionID), retained, n.BindingDigest.Hex()+".json"); err != nil {
-		n.take(t.data)
+	if err := t.move(enabled, binding.FileName(c.extensionID), retained, c.bindingDigest.Hex()+".json"); err != nil {
+		t.withdraw()
 		return nil, err
 	}
-	return t.finishMove(n, enabled, retained)
+	return t.finishMove(c, enabled, retained)
 }
 
 // move moves a binding file without replacing anything. A file of equal bytes
@@ -178,8 +180,8 @@ func (t *transaction) move(src *dirfd.Dir, name string, dst *dirfd.Dir, newName 
 
 // finishRetiring ends a retirement that was killed after its move, and is the
 // refusal missing for any other.
-func (t *transaction) finishRetiring(n note, missing error) (*Retired, error) {
-	if t.left != n {
+func (t *transaction) finishRetiring(c change, missing error) (*Retired, error) {
+	if !t.wasLeft(c) {
 		return nil, missing
 	}
 	enabled, err := t.Home.Open(home.Bindings)
@@ -187,7 +189,7 @@ func (t *transaction) finishRetiring(n note, missing error) (*Retired, error) {
 		return nil, err
 	}
 	defer enabled.Close()
-	retained, err := t.Home.Open(home.RetiredBindings, n.ExtensionID)
+	retained, err := t.Home.Open(home.RetiredBindings, c.extensionID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missing
 	}
@@ -195,24 +197,26 @@ func (t *transaction) finishRetiring(n note, missing error) (*Retired, error) {
 		return nil, err
 	}
 	defer retained.Close()
-	data, err := home.ReadPrivate(retained, n.BindingDigest.Hex()+".json", maxBindingBytes)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && wire.DigestOf(data) != n.BindingDigest {
+	data, err := home.ReadPrivate(retained, c.bindingDigest.Hex()+".json", maxBindingBytes)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && wire.DigestOf(data) != c.bindingDigest {
 		return nil, missing
 	}
 	if err != nil {
 		return nil, err
 	}
-	return t.finishMove(n, enabled, retained)
+	if err := t.leave(c); err != nil {
+		return nil, err
+	}
+	return t.finishMove(c, enabled, retained)
 }
 
 // finishMove makes the move durable: first that the file is at its new place,
 // then that it is not at the old one.
-func (t *transaction) finishMove(n note, enabled, retained *dirfd.Dir) (*Retired, error) {
+func (t *transaction) finishMove(c change, enabled, retained *dirfd.Dir) (*Retired, error) {
 	for _, dir := range []*dirfd.Dir{retained, enabled} {
 		if err := dir.Sync(); err != nil {
 			return nil, fault.Wrap(fault.IO, err, "the binding is retired, but %s cannot be made durable; the same command tries again", fault.Path(dir.Path()))
 		}
 	}
-	n.take(t.data)
-	return &Retired{n.ExtensionID, n.BindingDigest, filepath.Join(retained.Path(), n.BindingDigest.Hex()+".json")}, nil
+	return &Retired{c.extensionID, c.bindingDigest, filepath.Join(retained.Path(), c.bindingDigest.Hex()+".json"), t.answer()}, nil
 }

@@ -11,11 +11,12 @@ import (
 )
 
 // transaction is a mutating command under the lifecycle lock: leftovers are
-// cleared, and the note that a killed command left is known.
+// cleared, and what killed commands did and did not say is known.
 type transaction struct {
 	*Host
 	*lock
-	left note
+	left map[change]string // notes of killed commands, by name
+	note string            // this command's own
 }
 
 // transact takes the lock and clears what crashes left.
@@ -26,8 +27,8 @@ func (h *Host) transact(ctx context.Context, command string) (*transaction, erro
 	if err != nil {
 		return nil, err
 	}
-	t := &transaction{Host: h, lock: l}
-	if t.left, err = readNote(l.data); err == nil {
+	t := &transaction{Host: h, lock: l, left: map[change]string{}}
+	if err = t.readNotes(); err == nil {
 		err = t.clearLeftovers()
 	}
 	if err != nil {
@@ -39,9 +40,12 @@ func (h *Host) transact(ctx context.Context, command string) (*transaction, erro
 
 // clearLeftovers removes everything temporary of ours. All of it is made under
 // this lock, so what is found here has no maker any more; the exceptions say so
-// themselves (home.Made, invoke.ClearTemporaries).
+// themselves (home.ClearMade, invoke.ClearTemporaries).
 func (t *transaction) clearLeftovers() error {
-	if err := home.ClearTemporaries(t.data, noteName); err != nil {
+	if err := t.Home.ClearMade(); err != nil {
+		return err
+	}
+	if err := home.ClearTemporaries(t.data, notePrefix); err != nil {
 		return err
 	}
 	packages, err := t.Home.Open(home.Packages)

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"io/fs"
 
 	"hawser/binding"
 	"hawser/internal/home"
@@ -60,8 +59,12 @@ func (h *Host) Resolve(ctx context.Context, adapter string) (binding.Record, err
 // A home without bindings is left as it is: nothing is created for the lock.
 func (h *Host) use(ctx context.Context, command string, purpose invoke.Purpose,
 	pick func(*binding.Registry) (binding.Record, error), then func(*session) error) (binding.Record, error) {
-	if h.isInert() {
-		return pick(&binding.Registry{})
+	reg, err := h.registry()
+	if err != nil {
+		return binding.Record{}, err
+	}
+	if _, err := pick(reg); err != nil {
+		return binding.Record{}, err
 	}
 	record, s, err := h.reserve(ctx, command, purpose, pick)
 	if err != nil {
@@ -72,15 +75,6 @@ func (h *Host) use(ctx context.Context, command string, purpose invoke.Purpose,
 		err = then(s)
 	}
 	return record, errors.Join(err, s.end())
-}
-
-// isInert reports whether the home has no registry at all.
-func (h *Host) isInert() bool {
-	dir, err := h.Home.Open(home.Bindings)
-	if err == nil {
-		dir.Close()
-	}
-	return errors.Is(err, fs.ErrNotExist)
 }
 
 // reserve is the part under the lock.
@@ -108,11 +102,7 @@ func (h *Host) reserve(ctx context.Context, command string, purpose invoke.Purpo
 //
 // Errors: those of invoke.Settle; lock-unavailable; io.
 func (h *Host) CleanupInvocations(ctx context.Context, filter invoke.Filter) (int, error) {
-	if dir, err := h.Home.Open(home.Invocations); err == nil {
-		dir.Close()
-	} else if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // nothing is created for the lock
-	} else {
+	if ok, err := h.has(home.Invocations); !ok {
 		return 0, err
 	}
 	t, err := h.transact(ctx, "cleanup-invocations")

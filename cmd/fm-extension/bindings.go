@@ -35,7 +35,7 @@ hands, and enabled by one atomic record. A refusal leaves nothing enabled.`,
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, boundFacts(bound)...)
+			return o.tell(cmd, bound, boundFacts(bound)...)
 		},
 	}
 	flags := cmd.Flags()
@@ -225,7 +225,7 @@ back.`,
 			if err != nil {
 				return err
 			}
-			return o.print(cmd,
+			return o.tell(cmd, r,
 				cli.Fact{Name: "retired-binding", Value: r.ExtensionID + " " + string(r.BindingDigest)},
 				cli.Fact{Name: "retained-at", Value: r.RetainedAt})
 		},
@@ -255,7 +255,7 @@ damaged tree is moved aside.`,
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, boundFacts(bound)...)
+			return o.tell(cmd, bound, boundFacts(bound)...)
 		},
 	})
 }
@@ -280,7 +280,7 @@ func restoreCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, boundFacts(bound)...)
+			return o.tell(cmd, bound, boundFacts(bound)...)
 		},
 	}
 	digest.add(cmd, "binding-digest", "the digest that bind and retire-binding printed (required)")

@@ -85,6 +85,16 @@ func boundFacts(b *lifecycle.Bound) []cli.Fact {
 	}
 }
 
+// tell prints the answer of a command that changed a binding. One that cannot be
+// printed is left for the command's repetition to give.
+func (o *options) tell(cmd *cobra.Command, answer interface{ Told() }, facts ...cli.Fact) error {
+	if err := o.print(cmd, facts...); err != nil {
+		return err
+	}
+	answer.Told()
+	return nil
+}
+
 func (o *options) print(cmd *cobra.Command, facts ...cli.Fact) error {
 	text, err := cli.Facts(o.json, facts...)
 	if err != nil {
