@@ -21,20 +21,17 @@ func main() { cli.Main(command()) }
 
 // options are what every command takes.
 type options struct {
-	lockTimeout time.Duration
+	lockTimeout cli.Seconds
 	json        bool
 }
 
 // host is the host of the effective home.
 func (o *options) host() (*lifecycle.Host, error) {
-	if o.lockTimeout <= 0 {
-		return nil, fault.New(fault.Usage, "--lock-timeout %v: must be positive", o.lockTimeout)
-	}
 	h, err := cli.Home()
 	if err != nil {
 		return nil, err
 	}
-	host := &lifecycle.Host{Home: h, LockTimeout: o.lockTimeout}
+	host := &lifecycle.Host{Home: h, LockTimeout: time.Duration(o.lockTimeout)}
 	if cli.Interactive(os.Stderr) {
 		host.Waiting = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
@@ -42,7 +39,7 @@ func (o *options) host() (*lifecycle.Host, error) {
 }
 
 func command() *cobra.Command {
-	o := &options{}
+	o := &options{lockTimeout: cli.Seconds(lifecycle.DefaultLockTimeout)}
 	root := &cobra.Command{
 		Use:   "fm-extension",
 		Short: "Bind trusted packages to a home, and run, verify and retire them",
@@ -58,7 +55,7 @@ installed in. A bound package is code that runs as you, without a sandbox.`,
 			return fault.New(fault.Usage, "no command given; see fm-extension --help")
 		},
 	}
-	root.PersistentFlags().DurationVar(&o.lockTimeout, "lock-timeout", lifecycle.DefaultLockTimeout, "how long to wait for the home's lock")
+	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for the home's lock")
 	root.AddCommand(
 		bindCommand(o), listCommand(o), inspectCommand(o), verifyCommand(o),
 		retireCommand(o), repairCommand(o), restoreCommand(o),

@@ -22,19 +22,16 @@ func main() { cli.Main(command()) }
 
 // options are what every command takes.
 type options struct {
-	lockTimeout time.Duration
+	lockTimeout cli.Seconds
 	json        bool
 }
 
 func (o *options) host() (*procevent.Host, error) {
-	if o.lockTimeout <= 0 {
-		return nil, fault.New(fault.Usage, "--lock-timeout %v: must be positive", o.lockTimeout)
-	}
 	h, err := cli.Home()
 	if err != nil {
 		return nil, err
 	}
-	host := &lifecycle.Host{Home: h, LockTimeout: o.lockTimeout}
+	host := &lifecycle.Host{Home: h, LockTimeout: time.Duration(o.lockTimeout)}
 	if cli.Interactive(os.Stderr) {
 		host.Waiting = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
@@ -55,7 +52,7 @@ func (o *options) print(cmd *cobra.Command, facts ...cli.Fact) error {
 }
 
 func command() *cobra.Command {
-	o := &options{}
+	o := &options{lockTimeout: cli.Seconds(lifecycle.DefaultLockTimeout)}
 	root := &cobra.Command{
 		Use:   "fm-procevent",
 		Short: "Run long-polling sources, and capture and announce their results",
@@ -71,7 +68,7 @@ by exact identity. Its result is on disk before anyone hears of it.`,
 			return fault.New(fault.Usage, "no command given; see fm-procevent --help")
 		},
 	}
-	root.PersistentFlags().DurationVar(&o.lockTimeout, "lock-timeout", lifecycle.DefaultLockTimeout, "how long to wait for a lock")
+	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for a lock")
 	root.AddCommand(
 		registerCommand(o), registerExtensionCommand(o), startCommand(o), reconcileCommand(o),
 		classifyCommand(o), handledCommand(o), retireCommand(o), sweepCommand(o),

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -57,7 +58,7 @@ func Main(root *cobra.Command) {
 // interrupted is the cause of a context that a signal ended.
 type interrupted struct{ signal syscall.Signal }
 
-func (i interrupted) Error() string { return "interrupted by " + i.signal.String() }
+func (i interrupted) Error() string { return "interrupted by " + unix.SignalName(i.signal) }
 
 // Run executes the command tree and returns the exit status, having written the
 // refusal, if any, to stderr.
@@ -141,6 +142,28 @@ func Print(cmd *cobra.Command, text []byte) error {
 // Fact is one printed line, "name: value"; in JSON the name's dashes are
 // underscores.
 type Fact struct{ Name, Value string }
+
+// Seconds is an option's value for a time: a Go duration ("90s", "2m"), or a
+// plain number of seconds. It must be positive.
+type Seconds time.Duration
+
+func (s *Seconds) String() string { return time.Duration(*s).String() }
+
+// Type is the word that help shows for the value.
+func (s *Seconds) Type() string { return "duration" }
+
+// Set reads the value.
+func (s *Seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		d, err = time.ParseDuration(text + "s")
+	}
+	if err != nil || d <= 0 {
+		return errors.New("must be a positive time, such as 90s or 2m")
+	}
+	*s = Seconds(d)
+	return nil
+}
 
 // Facts renders facts as lines, or as one pretty JSON object.
 func Facts(asJSON bool, facts ...Fact) ([]byte, error) {
