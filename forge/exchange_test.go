@@ -1,0 +1,624 @@
+package forge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"hawser/invoke/process"
+)
+
+// world is one session in memory: an exchange against a plugin that is a
+// function, in a bubble of fake time.
+type world struct {
+	ctx     context.Context
+	request Request
+	options Options
+	plugin  func(*fakeProcess) int // returns its exit status
+
+	onStop func() // called when the host stops the plugin
+	chunk  int    // bytes that a read of the host or the plugin gets at most; 0 for any
+	onIO   func() // called before each read and write of the host
+}
+
+// fakeProcess is the plugin's side of the streams.
+type fakeProcess struct {
+	stdin          io.Reader
+	stdout, stderr *io.PipeWriter
+	killed         chan struct{}
+}
+
+// run executes the session as Run does, without a process.
+func (w *world) run() (Result, error) {
+	if w.options.Timeout == 0 {
+		w.options.Timeout = time.Hour
+	}
+	w.options.Argv = []string{"/plugin"}
+	w.options.setDefaults(&w.request)
+	session, err := w.options.session(w.request)
+	if err != nil {
+		return Result{}, err
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, w.options.Timeout)
+	defer cancel()
+	x := newExchange(ctx, session, w.start(), w.options.OutputBudget)
+	x.progress, x.log = w.options.Progress, w.options.Stderr
+	return w.options.conclude(x, x.run())
+}
+
+func (w *world) start() peer {
+	inRead, inWrite := io.Pipe()
+	outRead, outWrite := io.Pipe()
+	errRead, errWrite := io.Pipe()
+	exited, killed, status := make(chan struct{}), make(chan struct{}), -1
+	go func() {
+		status = w.plugin(&fakeProcess{w.slow(inRead, nil), outWrite, errWrite, killed})
+		inRead.Close()
+		outWrite.Close()
+		errWrite.Close()
+		close(exited)
+	}()
+	return peer{
+		stdin:  hookedWriter{inWrite, w.onIO},
+		stdout: w.slow(outRead, w.onIO),
+		stderr: errRead,
+		exited: exited,
+		stop: func() process.Ending {
+			if w.onStop != nil {
+				w.onStop()
+			}
+			ending := process.Ending{Exit: process.Exit{Code: -1}}
+			select {
+			case <-exited:
+				ending.Exit.Code = status
+			default:
+			}
+			close(killed)
+			for _, pipe := range []*io.PipeReader{inRead, outRead, errRead} {
+				pipe.CloseWithError(errors.New("stopped"))
+			}
+			for _, pipe := range []*io.PipeWriter{inWrite, outWrite, errWrite} {
+				pipe.CloseWithError(errors.New("stopped"))
+			}
+			<-exited
+			return ending
+		},
+	}
+}
+
+func (w *world) slow(r io.Reader, hook func()) io.Reader { return slowReader{r, w.chunk, hook} }
+
+type slowReader struct {
+	io.Reader
+	chunk int
+	hook  func()
+}
+
+func (r slowReader) Read(p []byte) (int, error) {
+	if r.hook != nil {
+		r.hook()
+	}
+	if r.chunk > 0 && len(p) > r.chunk {
+		p = p[:r.chunk]
+	}
+	return r.Reader.Read(p)
+}
+
+type hookedWriter struct {
+	io.WriteCloser
+	hook func()
+}
+
+func (w hookedWriter) Write(p []byte) (int, error) {
+	if w.hook != nil {
+		w.hook()
+	}
+	return w.WriteCloser.Write(p)
+}
+
+// Plugins.
+
+// say reads a frame before each of the texts and sends it, with the session's id
+// for testID.
+func (p *fakeProcess) say(texts ...string) *Reader {
+	frames := NewReader(p.stdin)
+	for _, text := range texts {
+		frame, _ := frames.Next()
+		fmt.Fprint(p.stdout, strings.ReplaceAll(text, testID, frame.ID))
+	}
+	return frames
+}
+
+// script is a plugin that says first after initialize and second after execute,
+// and ends when its input does.
+func script(status int, first, second string) func(*fakeProcess) int {
+	return func(p *fakeProcess) int {
+		_, _ = p.say(first, second).Next()
+		return status
+	}
+}
+
+// quit is a script that does not wait for the end of its input.
+func quit(status int, first, second string) func(*fakeProcess) int {
+	return func(p *fakeProcess) int {
+		p.say(first, second)
+		return status
+	}
+}
+
+const (
+	initializedLine = head + `"initialized","capabilities":["text","progress","cancel"]}` + "\n"
+	resultLine      = head + `"result","output":"HELLO"}` + "\n"
+	failureLine     = head + `"failure","category":"execution_failed"}` + "\n"
+)
+
+func progressLine(n int) string {
+	return fmt.Sprintf(head+`"progress","sequence":%d,"stage":"working","text":"t"}`+"\n", n)
+}
+
+// serve is a plugin of this package.
+func serve(handle ProgressHandler) func(*fakeProcess) int {
+	return serveCapabilities(capabilities, handle)
+}
+
+func serveCapabilities(can []Capability, handle ProgressHandler) func(*fakeProcess) int {
+	return func(p *fakeProcess) int {
+		err := ServeWithProgress(Plugin{Capabilities: can, In: p.stdin, Out: p.stdout, Log: io.Discard}, handle)
+		if err != nil {
+			return 1
+		}
+		return 0
+	}
+}
+
+func upper(_ context.Context, r Request, progress ProgressFunc) (Result, error) {
+	progress(Started, "one")
+	progress(Working, "two")
+	return Result{Output: strings.ToUpper(r.Input)}, nil
+}
+
+// obedient works until its context ends.
+func obedient(ctx context.Context, _ Request, _ ProgressFunc) (Result, error) {
+	<-ctx.Done()
+	return Result{}, ctx.Err()
+}
+
+// deaf says that it can be cancelled, and does not end before it is killed.
+func deaf(p *fakeProcess) int {
+	p.say(initializedLine, progressLine(1))
+	_, _ = io.Copy(io.Discard, p.stdin)
+	<-p.killed
+	return 9
+}
+
+var hello = Request{Operation: CapText, Input: "hello"}
+
+func outcome(err error) Outcome {
+	if err == nil {
+		return OutcomeResult
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Outcome
+	}
+	return -1
+}
+
+func TestExchange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []Progress
+		w := world{
+			ctx: t.Context(), request: hello, plugin: serve(upper),
+			options: Options{Progress: func(p Progress) { got = append(got, p) }},
+		}
+		result, err := w.run()
+		if err != nil || result.Output != "HELLO" {
+			t.Errorf("got %+v, %v", result, err)
+		}
+		if want := []Progress{{1, Started, "one"}, {2, Working, "two"}}; !slices.Equal(got, want) {
+			t.Errorf("progress %+v", got)
+		}
+	})
+}
+
+// Every breach of a session has its rule, and the host says which.
+func TestProtocolViolations(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		plugin func(*fakeProcess) int
+		rule   Rule
+		frame  int
+	}{
+		{"no output", func(*fakeProcess) int { return 3 }, RuleTerminal, 0},
+		{"a banner", script(0, "hello\n", ""), RuleJSON, 1},
+		{"a foreign id", script(0, strings.Replace(initializedLine, "0", "1", 1), ""), RuleID, 1},
+		{"an undue first frame", script(0, resultLine, ""), RuleOrder, 1},
+		{"an unoffered selection", script(0, head+`"initialized","capabilities":["text","commit_subject"]}`+"\n", ""), RuleCapabilities, 1},
+		{"a selection without the operation", script(0, head+`"initialized","capabilities":["workspace_edit"]}`+"\n", ""), RuleCapabilities, 1},
+		{"initialized twice", script(0, initializedLine, initializedLine), RuleOrder, 2},
+		{"no terminal frame", quit(0, initializedLine, progressLine(1)), RuleTerminal, 0},
+		{"half a terminal frame", quit(0, initializedLine, strings.TrimSuffix(resultLine, "\n")), RuleUnterminated, 2},
+		{"progress from 2", script(0, initializedLine, progressLine(2)+resultLine), RuleProgress, 2},
+		{"progress with a gap", script(0, initializedLine, progressLine(1)+progressLine(3)+resultLine), RuleProgress, 3},
+		{"progress not negotiated", script(0, head+`"initialized","capabilities":["text"]}`+"\n", progressLine(1)+resultLine), RuleProgress, 2},
+		{"the result of the other operation", script(0, initializedLine, head+`"result"}`+"\n"), RuleMissingMember, 2},
+		{"two terminal frames", script(0, initializedLine, resultLine+failureLine), RuleTrailing, 0},
+		{"trailing progress", script(0, initializedLine, resultLine+progressLine(1)), RuleTrailing, 0},
+		{"a trailing byte", script(0, initializedLine, resultLine+"x"), RuleTrailing, 0},
+		{"a trailing line end", script(0, initializedLine, resultLine+"\n"), RuleTrailing, 0},
+		{"nonzero exit", script(1, initializedLine, resultLine), RuleExit, 0},
+		{"nonzero exit after failure", script(1, initializedLine, failureLine), RuleExit, 0},
+		{"late exit", func(p *fakeProcess) int {
+			script(0, initializedLine, resultLine)(p)
+			time.Sleep(ClosingTime + time.Millisecond)
+			return 0
+		}, RuleExit, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := world{ctx: t.Context(), request: hello, plugin: c.plugin}
+				_, err := w.run()
+				v, ok := errors.AsType[*Violation](err)
+				if outcome(err) != OutcomeProtocol || !ok || v.Rule != c.rule || v.Frame != c.frame {
+					t.Errorf("got %v (%v), want rule %s in frame %d", err, outcome(err), c.rule, c.frame)
+				}
+			})
+		})
+	}
+}
+
+// A plugin that is slow to end, but in time, is well.
+func TestClosingTimeIsGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world{ctx: t.Context(), request: hello, plugin: func(p *fakeProcess) int {
+			script(0, initializedLine, resultLine)(p)
+			time.Sleep(ClosingTime - time.Millisecond)
+			return 0
+		}}
+		if _, err := w.run(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFailure(t *testing.T) {
+	for _, category := range []Category{InvalidRequest, Incompatible, ExecutionFailed, Cancelled} {
+		synctest.Test(t, func(t *testing.T) {
+			w := world{ctx: t.Context(), request: hello, plugin: serve(func(context.Context, Request, ProgressFunc) (Result, error) {
+				return Result{}, fmt.Errorf("wrapped: %w", Failure{category})
+			})}
+			_, err := w.run()
+			if f, ok := errors.AsType[Failure](err); !ok || outcome(err) != OutcomeFailure || f.Category != category {
+				t.Errorf("got %v (%v), want %s", err, outcome(err), category)
+			}
+		})
+	}
+}
+
+// watched notes the types of the frames that a plugin gets. They are complete
+// after synctest.Wait.
+func watched(types *[]string, plugin func(*fakeProcess) int) func(*fakeProcess) int {
+	return func(p *fakeProcess) int {
+		read, write := io.Pipe()
+		defer read.Close()
+		go func() {
+			defer write.Close()
+			frames := NewReader(io.TeeReader(p.stdin, write))
+			for {
+				frame, err := frames.Next()
+				if err != nil {
+					return
+				}
+				*types = append(*types, frame.Message.kind())
+			}
+		}()
+		return plugin(&fakeProcess{read, p.stdout, p.stderr, p.killed})
+	}
+}
+
+func TestCancellation(t *testing.T) {
+	const second = time.Second // of fake time
+	initialize, execute, cancel := "initialize", "execute", "cancel"
+	for _, c := range []struct {
+		name     string
+		plugin   func(*fakeProcess) int
+		withhold []Capability
+		at       time.Duration // of the cancellation
+		frames   []string      // that the plugin gets
+		took     time.Duration
+	}{
+		{"before execute", func(p *fakeProcess) int { <-p.killed; return 1 }, nil, second, nil, second},
+		{"an obedient plugin", serve(obedient), nil, second, []string{initialize, execute, cancel}, second},
+		{"a plugin that is deaf", deaf, nil, second, []string{initialize, execute, cancel}, second + DrainTime},
+		{"cancel withheld", serve(obedient), []Capability{CapCancel}, second, []string{initialize, execute}, second},
+		{"success that comes too late", serve(func(ctx context.Context, _ Request, _ ProgressFunc) (Result, error) {
+			<-ctx.Done()
+			return Result{Output: "done all the same"}, nil
+		}), nil, second, []string{initialize, execute, cancel}, second},
+		{"a violation after it", func(p *fakeProcess) int {
+			script(0, initializedLine, "")(p) // until the cancel frame
+			fmt.Fprint(p.stdout, "no frame\n", "and more\n")
+			return 1
+		}, nil, second, []string{initialize, execute, cancel}, second},
+		{"a flood after it", func(p *fakeProcess) int {
+			script(0, initializedLine, "")(p)
+			for {
+				if _, err := p.stdout.Write(make([]byte, 1<<16)); err != nil {
+					return 1
+				}
+			}
+		}, nil, second, []string{initialize, execute, cancel}, second},
+		{"while the plugin ends", func(p *fakeProcess) int {
+			script(0, initializedLine, resultLine)(p)
+			<-p.killed
+			return 9
+		}, nil, 100 * time.Millisecond, []string{initialize, execute}, 100 * time.Millisecond},
+	} {
+		for _, deadline := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/deadline=%v", c.name, deadline), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					var frames []string
+					w := world{ctx: ctx, request: hello, plugin: watched(&frames, c.plugin), options: Options{Withhold: c.withhold}}
+					want, cause := OutcomeCancelled, context.Canceled
+					if deadline {
+						w.options.Timeout = c.at
+						want, cause = OutcomeTimeout, context.DeadlineExceeded
+					} else {
+						time.AfterFunc(c.at, stop)
+					}
+					began := time.Now()
+					_, err := w.run()
+					if outcome(err) != want || !errors.Is(err, cause) {
+						t.Errorf("got %v (%v), want %v", err, outcome(err), want)
+					}
+					if took := time.Since(began); took != c.took {
+						t.Errorf("took %v, want %v", took, c.took)
+					}
+					if synctest.Wait(); !slices.Equal(frames, c.frames) {
+						t.Errorf("the plugin got %v, want %v", frames, c.frames)
+					}
+				})
+			})
+		}
+	}
+}
+
+// flood writes bytes on stderr after the request, then waits to be killed.
+func flood(bytes int) func(*fakeProcess) int {
+	return func(p *fakeProcess) int {
+		p.say(initializedLine, "")
+		_, _ = p.stderr.Write(make([]byte, bytes))
+		<-p.killed
+		return 9
+	}
+}
+
+func TestBudget(t *testing.T) {
+	const budget = 1000
+	frames := initializedLine + resultLine
+	for _, c := range []struct {
+		name   string
+		plugin func(*fakeProcess) int
+		want   Outcome
+	}{
+		{"stderr alone", flood(budget), OutcomeBudget}, // with initialized it is over
+		{"a line without end", func(p *fakeProcess) int {
+			_, _ = p.stdout.Write(make([]byte, budget+1))
+			<-p.killed
+			return 9
+		}, OutcomeBudget},
+		{"exactly the budget", func(p *fakeProcess) int {
+			_, _ = p.stderr.Write(make([]byte, budget-len(frames)))
+			return script(0, initializedLine, resultLine)(p)
+		}, OutcomeResult},
+		{"a byte more", func(p *fakeProcess) int {
+			_, _ = p.stderr.Write(make([]byte, budget-len(frames)+1))
+			return script(0, initializedLine, resultLine)(p)
+		}, OutcomeBudget},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := world{ctx: t.Context(), request: hello, plugin: c.plugin, options: Options{OutputBudget: budget}}
+				if _, err := w.run(); outcome(err) != c.want {
+					t.Errorf("got %v (%v), want %v", err, outcome(err), c.want)
+				}
+			})
+		})
+	}
+}
+
+// Two outcomes at once have the one answer of the contract. Orders are forced:
+// the host stands still in the progress callback, or in stopping the plugin,
+// until both have happened.
+func TestRaces(t *testing.T) {
+	progressThen := func(after func(*fakeProcess)) func(*fakeProcess) int {
+		return func(p *fakeProcess) int {
+			p.say(initializedLine, progressLine(1))
+			after(p)
+			return 0
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		plugin func(*fakeProcess) int
+		// when the context ends
+		inProgress, inStop bool
+		want               Outcome
+	}{
+		{"cancellation and success", script(0, initializedLine, progressLine(1)+resultLine), true, false, OutcomeCancelled},
+		{"cancellation and a violation", quit(0, initializedLine, progressLine(1)+"x\n"), true, false, OutcomeCancelled},
+		{"cancellation and the plugin's end", quit(1, initializedLine, progressLine(1)), true, false, OutcomeCancelled},
+		{"cancellation ready before a budget is seen", progressThen(func(p *fakeProcess) {
+			_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
+			<-p.killed
+		}), true, false, OutcomeCancelled},
+		{"a budget seen before the cancellation", progressThen(func(p *fakeProcess) {
+			_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
+			<-p.killed
+		}), false, true, OutcomeBudget},
+		{"success, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+resultLine), false, true, OutcomeCancelled},
+		{"failure, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+failureLine), false, true, OutcomeCancelled},
+		{"a violation, then cancellation during the cleanup", script(0, initializedLine, progressLine(2)), false, true, OutcomeCancelled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 20 { // select chooses at random among what is ready
+				synctest.Test(t, func(t *testing.T) {
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					w := world{ctx: ctx, request: hello, plugin: c.plugin}
+					w.options.Progress = func(Progress) {
+						if c.inProgress {
+							stop()
+						}
+						synctest.Wait() // everything else has come as far as it can
+					}
+					if c.inStop {
+						w.onStop = stop
+					}
+					if _, err := w.run(); outcome(err) != c.want {
+						t.Errorf("got %v (%v), want %v", err, outcome(err), c.want)
+					}
+				})
+			}
+		})
+	}
+}
+
+// The context may end at any read or write of the host: the outcome is the
+// cancellation, and the plugin got at most one cancel frame, after execute.
+func TestEveryCancellationPoint(t *testing.T) {
+	for point, cancelled := 1, true; cancelled; point++ {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var count atomic.Int64
+			var frames []string
+			w := world{
+				ctx: ctx, request: hello, plugin: watched(&frames, serve(upper)), chunk: 7,
+				onIO: func() {
+					if count.Add(1) == int64(point) {
+						stop()
+					}
+				},
+			}
+			result, err := w.run()
+			synctest.Wait()
+			if cancelled = ctx.Err() != nil; !cancelled {
+				if err != nil || result.Output != "HELLO" {
+					t.Errorf("without a cancellation: %+v, %v", result, err)
+				}
+				return
+			}
+			if outcome(err) != OutcomeCancelled {
+				t.Errorf("point %d: got %+v, %v", point, result, err)
+			}
+			if order := strings.Join(frames, " "); !strings.HasPrefix("initialize execute cancel", order) {
+				t.Errorf("point %d: the plugin got %q", point, order)
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestBothEnds holds every session that both sides can have against a model.
+func TestBothEnds(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		request := genRequest().Draw(r, "request")
+		can := genCapabilities().Draw(r, "capabilities")
+		withhold := rapid.SliceOfDistinct(rapid.SampledFrom(capabilities[2:]), func(c Capability) Capability { return c }).Draw(r, "withheld")
+		texts := rapid.SliceOfN(rapid.String(), 0, MaxProgressFrames+3).Draw(r, "progress texts")
+		returned := Result{
+			Output:        rapid.StringN(-1, -1, MaxTextBytes+2).Draw(r, "output"),
+			CommitSubject: rapid.OneOf(genLine(MaxCommitSubjectBytes), rapid.Just("")).Draw(r, "commit subject"),
+			Report:        genReport().Draw(r, "report"),
+		}
+		var failure error
+		if rapid.IntRange(0, 3).Draw(r, "fails") == 0 {
+			failure = Failure{rapid.SampledFrom([]Category{InvalidRequest, Incompatible, ExecutionFailed, Cancelled}).Draw(r, "category")}
+		}
+		chunk := rapid.IntRange(0, 50).Draw(r, "chunk")
+
+		// The model.
+		var offer []Capability
+		for _, c := range append([]Capability{request.Operation}, request.Operation.Options()...) {
+			if !slices.Contains(withhold, c) && slices.Contains(can, c) {
+				offer = append(offer, c)
+			}
+		}
+		selected := func(c Capability) bool { return slices.Contains(offer, c) }
+		want, wantOutcome := Result{Operation: request.Operation}, OutcomeResult
+		switch {
+		case !selected(request.Operation):
+			wantOutcome = OutcomeProtocol
+		case failure != nil:
+			wantOutcome = OutcomeFailure
+		case request.Operation == CapText:
+			want.Output = returned.Output
+			if len(want.Output) > MaxTextBytes {
+				wantOutcome = OutcomeFailure
+			}
+			returned.CommitSubject, returned.Report = "", nil
+		default:
+			if selected(CapCommitSubject) {
+				want.CommitSubject = returned.CommitSubject
+			}
+			if selected(CapAgentReport) {
+				want.Report = returned.Report
+			}
+			returned.Output = ""
+		}
+		wantProgress := 0
+		if selected(request.Operation) && selected(CapProgress) {
+			wantProgress = min(len(texts), MaxProgressFrames)
+		}
+
+		var problem string
+		synctest.Test(t, func(t *testing.T) {
+			var got []Progress
+			var served Request
+			w := world{
+				ctx: t.Context(), request: request, chunk: chunk,
+				options: Options{Withhold: withhold, Progress: func(p Progress) { got = append(got, p) }},
+				plugin: serveCapabilities(can, func(_ context.Context, request Request, progress ProgressFunc) (Result, error) {
+					served = request
+					for _, text := range texts {
+						progress(Working, text)
+					}
+					return returned, failure
+				}),
+			}
+			result, err := w.run()
+			switch {
+			case outcome(err) != wantOutcome:
+				problem = fmt.Sprintf("got %v (%v), want %v", err, outcome(err), wantOutcome)
+			case err == nil && !reflect.DeepEqual(result, want):
+				problem = fmt.Sprintf("got %+v, want %+v", result, want)
+			case selected(request.Operation) && served != request:
+				problem = fmt.Sprintf("served %+v, want %+v", served, request)
+			case len(got) != wantProgress:
+				problem = fmt.Sprintf("got %d progress frames, want %d", len(got), wantProgress)
+			}
+			for i, p := range got {
+				if p.Sequence != i+1 || p.Text != cut(texts[i], MaxProgressTextBytes) {
+					problem = fmt.Sprintf("progress %d is %+v", i, p)
+				}
+			}
+		})
+		if problem != "" {
+			r.Fatal(problem)
+		}
+	})
+}
