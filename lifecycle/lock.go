@@ -49,7 +49,7 @@ func (h *Host) lock(ctx context.Context, command string) (*lock, error) {
 		l.state, err = h.Home.Make(nil, home.Procevent)
 	}
 	if err == nil {
-		l.foreign, err = linklock.Acquire(ctx, l.state, foreignLock)
+		l.foreign, err = linklock.AcquireAlone(ctx, l.state, foreignLock, h.Waiting)
 	}
 	if err == nil {
 		err = linklock.Sweep(l.state, foreignLock)

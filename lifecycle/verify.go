@@ -59,12 +59,10 @@ func (h *Host) Resolve(ctx context.Context, adapter string) (binding.Record, err
 // A home without bindings is left as it is: nothing is created for the lock.
 func (h *Host) use(ctx context.Context, command string, purpose invoke.Purpose,
 	pick func(*binding.Registry) (binding.Record, error), then func(*session) error) (binding.Record, error) {
-	reg, err := h.registry()
-	if err != nil {
+	if ok, err := h.has(home.Bindings); err != nil {
 		return binding.Record{}, err
-	}
-	if _, err := pick(reg); err != nil {
-		return binding.Record{}, err
+	} else if !ok {
+		return pick(&binding.Registry{})
 	}
 	record, s, err := h.reserve(ctx, command, purpose, pick)
 	if err != nil {

@@ -4,6 +4,7 @@
 package filelock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -128,22 +129,29 @@ func isNamed(f *flock.Flock, dir *dirfd.Dir, name string) (bool, error) {
 	return ok && uint64(st.Dev) == named.Dev && st.Ino == named.Ino, nil
 }
 
+// lineSize is the length of the holder's line, padded with spaces: it is written
+// over, never truncated, which would make the file system flush it on close.
+const lineSize = 512
+
 // announce writes the holder's line. It is for people only: a failure to write
 // it is no reason to refuse.
 func (l *Lock) announce(command string) {
 	line, err := strictjson.Canonical(holder{command, os.Getpid(), time.Now().UTC().Format(time.RFC3339)})
-	if err == nil {
-		l.write(append(line, '\n'))
+	if err == nil && len(line) < lineSize {
+		l.write(line)
 	}
 }
 
 func (l *Lock) write(line []byte) {
-	file, err := os.OpenFile(l.flock.Path(), os.O_WRONLY|os.O_TRUNC|syscall.O_NOFOLLOW, 0)
+	file, err := os.OpenFile(l.flock.Path(), os.O_WRONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return
 	}
 	defer file.Close()
-	_, _ = file.Write(line)
+	padded := bytes.Repeat([]byte{' '}, lineSize)
+	copy(padded, line)
+	padded[lineSize-1] = '\n'
+	_, _ = file.Write(padded)
 }
 
 func describeHolder(path string) string {

@@ -41,29 +41,49 @@ import (
 const (
 	// pollEvery is how often a waiter looks again: nothing can wake it.
 	pollEvery = 20 * time.Millisecond
+	// noticeAfter is when a waiting command says whom it waits for.
+	noticeAfter = time.Second
 	// pidGrace is how long a link may have no readable pid.
 	pidGrace = 2 * time.Second
 	// clockSlack absorbs the rounding between the clock of the file system and
 	// that of the process table before a holder counts as younger than its lock.
 	clockSlack = 2 * time.Second
 
-	ours        = ".hawser-"
-	stealSuffix = ".steal"
+	ours           = ".hawser-"
+	standingSuffix = ".hawser"
+	stealSuffix    = ".steal"
 )
 
 // Lock is a held lock. It is not safe for concurrent use.
 type Lock struct {
-	dir    *dirfd.Dir
-	name   string
-	holder string // the private directory's name in dir
+	dir      *dirfd.Dir
+	name     string
+	holder   string // the private directory's name in dir
+	standing bool   // the private directory stays
 }
 
-// Acquire takes the lock name in dir, waiting until ctx ends. dir must stay
-// open until Release.
+// Acquire takes the lock name in dir, waiting until ctx ends; waiting, if not
+// nil, is told after a second whom for. dir must stay open until Release.
 //
 // Errors: lock-unavailable when ctx ended first, naming the holder; path-unsafe
 // when something stands there that is no lock; io.
-func Acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
+func Acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
+	return acquire(ctx, dir, name, waiting)
+}
+
+// AcquireAlone is Acquire for a lock that programs of ours take only under
+// another lock, which the caller holds. The private directory may then stay
+// where it is between two holders: a free lock is taken and given up without
+// creating a file but the link, which a file system feels in a short command.
+func AcquireAlone(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
+	if lock := tryStanding(dir, name); lock != nil {
+		return lock, nil
+	}
+	return acquire(ctx, dir, name, waiting)
+}
+
+func acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(string)) (*Lock, error) {
+	began := time.Now()
 	lock, err := prepare(dir, name)
 	if err != nil {
 		return nil, err
@@ -74,6 +94,10 @@ func Acquire(ctx context.Context, dir *dirfd.Dir, name string) (*Lock, error) {
 			return lock, nil
 		}
 		if err == nil {
+			if waiting != nil && time.Since(began) > noticeAfter {
+				waiting("waiting for the lock " + fault.Path(filepath.Join(dir.Path(), name)) + ", held by " + holderName(dir, name))
+				waiting = nil
+			}
 			err = wait(ctx, dir, name)
 		}
 		if err != nil {
@@ -88,21 +112,17 @@ func wait(ctx context.Context, dir *dirfd.Dir, name string) error {
 	case <-time.After(pollEvery):
 		return nil
 	case <-ctx.Done():
-		path := filepath.Join(dir.Path(), name)
-		if pid := holderPid(dir, name); pid > 0 {
-			return fault.New(fault.LockUnavailable, "%s is held by process %d; try again when it is done", fault.Path(path), pid)
-		}
-		return fault.New(fault.LockUnavailable, "%s is held; try again when its holder is done", fault.Path(path))
+		return fault.New(fault.LockUnavailable, "the lock %s is held by %s; try again when it is done, or with a longer --lock-timeout", fault.Path(filepath.Join(dir.Path(), name)), holderName(dir, name))
 	}
 }
 
-func holderPid(dir *dirfd.Dir, name string) int {
-	target, err := readLink(dir, name)
-	if err != nil {
-		return 0
+func holderName(dir *dirfd.Dir, name string) string {
+	if target, err := readLink(dir, name); err == nil {
+		if pid, err := readPid(target); err == nil {
+			return "process " + strconv.Itoa(pid)
+		}
 	}
-	pid, _ := readPid(target)
-	return pid
+	return "another program"
 }
 
 // privateName is a fresh name of ours beside the lock. It holds our pid, so that
@@ -124,7 +144,7 @@ func makerPid(private string) int {
 
 // prepare makes the private directory with our pid in it.
 func prepare(dir *dirfd.Dir, name string) (*Lock, error) {
-	lock := &Lock{dir, name, privateName(name)}
+	lock := &Lock{dir: dir, name: name, holder: privateName(name)}
 	private, err := dir.Mkdir(lock.holder, 0o700)
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot prepare the lock %s", fault.Path(filepath.Join(dir.Path(), name)))
@@ -140,6 +160,53 @@ func prepare(dir *dirfd.Dir, name string) (*Lock, error) {
 		return nil, fault.Wrap(fault.IO, err, "cannot prepare the lock %s", fault.Path(filepath.Join(dir.Path(), name)))
 	}
 	return lock, nil
+}
+
+// tryStanding takes a free lock with the private directory that stays. It
+// returns nil when the lock is not free, or anything is not as it must be: the
+// long way then finds out.
+//
+// Somebody who clears a stale lock of ours removes the directory that its link
+// pointed to. It could be the standing one, in use again by us; but they hold
+// the steal lock until they are done, so a lock that was taken while there is a
+// steal lock is given back.
+func tryStanding(dir *dirfd.Dir, name string) *Lock {
+	if _, err := dir.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock := &Lock{dir: dir, name: name, holder: name + standingSuffix, standing: true}
+	if !lock.writeStanding() || unix.Symlinkat(lock.target(), dir.Fd(), name) != nil {
+		return nil
+	}
+	if _, err := dir.Lstat(name + stealSuffix); !errors.Is(err, fs.ErrNotExist) {
+		lock.Release()
+		return nil
+	}
+	return lock
+}
+
+func (l *Lock) writeStanding() bool {
+	private, err := l.dir.Sub(l.holder)
+	if errors.Is(err, fs.ErrNotExist) {
+		private, err = l.dir.Mkdir(l.holder, 0o700)
+	}
+	if err != nil {
+		return false
+	}
+	defer private.Close()
+	fd, err := unix.Openat(private.Fd(), "pid", unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false
+	}
+	file := os.NewFile(uintptr(fd), "pid")
+	defer file.Close()
+	// Written over and cut, not truncated first, which would make the file
+	// system flush it on close. Nobody reads it before the link is there.
+	text := strconv.Itoa(os.Getpid()) + "\n"
+	if _, err := file.WriteString(text); err != nil {
+		return false
+	}
+	return file.Truncate(int64(len(text))) == nil
 }
 
 func (l *Lock) target() string { return filepath.Join(l.dir.Path(), l.holder) }
@@ -225,7 +292,11 @@ func (l *Lock) Release() {
 	l.discard()
 }
 
-func (l *Lock) discard() { _ = l.dir.RemoveAll(l.holder) }
+func (l *Lock) discard() {
+	if !l.standing {
+		_ = l.dir.RemoveAll(l.holder)
+	}
+}
 
 // Sweep removes the private directories of ours in dir, made for the lock name,
 // whose makers are dead: what a crash before taking the lock, or after giving
