@@ -36,20 +36,18 @@ func (s *Scanned) CopyTo(dst *dirfd.Dir, modes Modes) (*Tree, error) { return s.
 // pass is one reading of the content of a scanned tree.
 type pass struct {
 	*Scanned
-	modes  Modes
-	sums   []sum
-	work   errgroup.Group
-	inline bool
-	failed atomic.Bool
+	modes   Modes
+	sums    []sum
+	workers int
+	work    errgroup.Group
+	failed  atomic.Bool
 }
 
 type sum = [sha256.Size]byte
 
 func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
-	p := &pass{Scanned: s, modes: modes, sums: make([]sum, len(s.nodes))}
-	workers := runtime.GOMAXPROCS(0)
-	p.inline = workers == 1 || len(s.nodes) <= fewEntries
-	p.work.SetLimit(workers)
+	p := &pass{Scanned: s, modes: modes, sums: make([]sum, len(s.nodes)), workers: runtime.GOMAXPROCS(0)}
+	p.work.SetLimit(p.workers)
 
 	err := p.dir(0, &openDir{src: s.root, dst: dst})
 	if err != nil {
@@ -71,15 +69,19 @@ var errStopped = errors.New("stopped")
 func (p *pass) dir(at int32, here *openDir) error {
 	dir := &p.nodes[at]
 	for i := dir.first; i < dir.end; {
-		if p.nodes[i].dir {
+		switch {
+		case p.nodes[i].dir:
 			i++
-			continue
+		case p.inline(i):
+			if err := p.files(here, i, i+1); err != nil {
+				return err
+			}
+			i++
+		default:
+			end := p.batch(i, dir.end)
+			p.start(here, i, end)
+			i = end
 		}
-		end := p.batch(i, dir.end)
-		if err := p.files(here, i, end); err != nil {
-			return err
-		}
-		i = end
 	}
 	for i := dir.first; i < dir.end; i++ {
 		if !p.nodes[i].dir {
@@ -103,9 +105,17 @@ func (p *pass) dir(at int32, here *openDir) error {
 	return nil
 }
 
-// fewEntries are read sooner than threads for them are started: a small package
-// is verified twice in a command of a few milliseconds.
-const fewEntries = 16
+// What is so little is read sooner than a thread for it is started: a small
+// package is verified twice in a command of a few milliseconds.
+const (
+	fewEntries = 16
+	fewBytes   = 1 << 20
+)
+
+// inline reports whether the file nodes[i] is read on the calling goroutine.
+func (p *pass) inline(i int32) bool {
+	return p.workers == 1 || i <= fewEntries && p.Bytes() <= fewBytes
+}
 
 // A batch is worth a goroutine and still small enough to keep all of them busy
 // to the end.
@@ -122,33 +132,31 @@ func (p *pass) batch(i, end int32) int32 {
 	return i
 }
 
-// files reads the files among nodes[first:end], here or on a goroutine.
-func (p *pass) files(here *openDir, first, end int32) error {
-	read := func() error {
-		w := workers.Get().(*worker)
-		defer workers.Put(w)
-		for i := first; i < end && !p.failed.Load(); i++ {
-			if p.nodes[i].dir {
-				continue
-			}
-			if err := p.file(w, here, i); err != nil {
-				p.failed.Store(true)
-				return err
-			}
-		}
-		return nil
-	}
-	if p.inline {
-		return read()
-	}
+// start reads a batch on a goroutine.
+func (p *pass) start(here *openDir, first, end int32) {
 	here.users.Add(1)
 	p.work.Go(func() error {
-		err := read()
+		err := p.files(here, first, end)
 		if leaveErr := p.leave(here); err == nil {
 			err = leaveErr
 		}
 		return err
 	})
+}
+
+// files reads the files among nodes[first:end], which are in the directory here.
+func (p *pass) files(here *openDir, first, end int32) error {
+	w := workers.Get().(*worker)
+	defer workers.Put(w)
+	for i := first; i < end && !p.failed.Load(); i++ {
+		if p.nodes[i].dir {
+			continue
+		}
+		if err := p.file(w, here, i); err != nil {
+			p.failed.Store(true)
+			return err
+		}
+	}
 	return nil
 }
 
