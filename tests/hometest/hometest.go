@@ -49,14 +49,20 @@ func New(t testing.TB) string {
 	return home
 }
 
-// Snapshot says what is below dir: one line an entry, with its type, mode,
-// owner's doing (a link's target, a file's digest) and path. Two equal
-// snapshots are of equal trees.
+// standingLock is what may stay of a lock between its holders, or not.
+const standingLock = ".extension-binding-lifecycle.lock.hawser"
+
+// Snapshot says what is below dir: one line an entry, with its mode, its path,
+// and a file's digest or a link's target. Two equal snapshots are of equal trees,
+// but for what stays of a lock.
 func Snapshot(dir string) (string, error) {
 	var b strings.Builder
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
+		}
+		if d.Name() == standingLock {
+			return fs.SkipDir
 		}
 		info, err := d.Info()
 		if err != nil {
@@ -118,6 +124,7 @@ func Leftovers(home string) ([]string, error) {
 		}
 		name := d.Name()
 		switch {
+		case name == standingLock:
 		case strings.HasPrefix(name, ".hawser."),
 			strings.HasPrefix(name, ".extension-binding-lifecycle.lock"),
 			filepath.Base(filepath.Dir(path)) == "extension-invocations":
