@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"unicode/utf8"
@@ -135,43 +136,55 @@ const maxContent = 65_536
 // Errors: path-unsafe for a file elsewhere; source-missing; result-invalid;
 // owner-mismatch; request-oversized; link-unsafe, mode-unsafe, io.
 func (h *Host) readResult(e Expected, path string) (invoke.Captured, error) {
-	abs, err := absolute(path)
-	if err != nil {
-		return invoke.Captured{}, err
-	}
-	name := filepath.Base(abs)
-	if filepath.Dir(abs) != h.Home.Join(home.Inbox) {
-		return invoke.Captured{}, fault.New(fault.PathUnsafe, "result file %s is not directly in this home's inbox %s", fault.Path(abs), fault.Path(h.Home.Join(home.Inbox)))
-	}
-	result, suffix, ok := home.ParseResultName(name)
-	if !ok || suffix != "result" {
-		return invoke.Captured{}, fault.New(fault.ResultInvalid, "result file %s is not named <source>.<n>.result", fault.Path(abs))
-	}
+	name := filepath.Base(path)
 	inbox, err := h.Home.Open(home.Inbox)
 	if errors.Is(err, fs.ErrNotExist) {
-		return invoke.Captured{}, fault.New(fault.SourceMissing, "no captured result %s", fault.Path(abs))
+		return invoke.Captured{}, fault.New(fault.SourceMissing, "no captured result %s: this home has no inbox", fault.Path(path))
 	}
 	if err != nil {
 		return invoke.Captured{}, err
 	}
 	defer inbox.Close()
+	// The name alone is used, below the inbox that was opened here; the rest of
+	// the path only has to mean it, if through a link.
+	if !isDir(filepath.Dir(path), inbox) {
+		return invoke.Captured{}, fault.New(fault.PathUnsafe, "result file %s is not directly in this home's inbox %s", fault.Path(path), fault.Path(inbox.Path()))
+	}
+	result, suffix, ok := home.ParseResultName(name)
+	if !ok || suffix != "result" {
+		return invoke.Captured{}, fault.New(fault.ResultInvalid, "result file %s is not named <source>.<n>.result", fault.Path(path))
+	}
 	if err := checkCapturedOwner(inbox, result, e); err != nil {
 		return invoke.Captured{}, err
 	}
 	data, err := home.ReadPrivate(inbox, name, maxContent)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return invoke.Captured{}, fault.New(fault.SourceMissing, "no captured result %s", fault.Path(abs))
+		return invoke.Captured{}, fault.New(fault.SourceMissing, "no captured result %s", fault.Path(path))
 	case err != nil:
 		return invoke.Captured{}, err
 	case len(data) > maxContent:
-		return invoke.Captured{}, fault.New(fault.RequestOversized, "captured result %s has more than %d bytes, which no request can carry", fault.Path(abs), maxContent)
+		return invoke.Captured{}, fault.New(fault.RequestOversized, "captured result %s has more than %d bytes, which no request can carry", fault.Path(path), maxContent)
 	case !utf8.Valid(data):
-		return invoke.Captured{}, fault.New(fault.ResultInvalid, "captured result %s is not UTF-8, so no request can carry it", fault.Path(abs))
+		return invoke.Captured{}, fault.New(fault.ResultInvalid, "captured result %s is not UTF-8, so no request can carry it", fault.Path(path))
 	case IsEvidence(data):
-		return invoke.Captured{}, fault.New(fault.ResultInvalid, "captured result %s is the host's own evidence of a failure; it is not sent to the package", fault.Path(abs))
+		return invoke.Captured{}, fault.New(fault.ResultInvalid, "captured result %s is the host's own evidence of a failure; it is not sent to the package", fault.Path(path))
 	}
 	return invoke.Captured{SourceID: result.Source, Sequence: result.Sequence, Content: string(data)}, nil
+}
+
+func isDir(path string, dir *dirfd.Dir) bool {
+	there, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	here, err := dir.File()
+	if err != nil {
+		return false
+	}
+	defer here.Close()
+	info, err := here.Stat()
+	return err == nil && os.SameFile(there, info)
 }
 
 // checkCapturedOwner compares the side files that a capture has with what the

@@ -25,6 +25,12 @@ func (h *Host) openSource(path string) (*dirfd.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
+	if crossesLink(abs) {
+		return nil, linkOnTheWay(abs)
+	}
+	if abs, err = clean(abs); err != nil {
+		return nil, err
+	}
 	dir, err := openReal(abs)
 	if err != nil {
 		return nil, err
@@ -46,13 +52,32 @@ func absolute(path string) (string, error) {
 	if path == "" {
 		return "", fault.New(fault.Usage, "the package root is empty; name a directory")
 	}
-	if !filepath.IsAbs(path) {
-		cwd, err := unix.Getwd()
-		if err != nil {
-			return "", fault.Wrap(fault.IO, err, "cannot tell the current directory; give the package root as an absolute path")
-		}
-		path = filepath.Join(cwd, path)
+	if filepath.IsAbs(path) {
+		return path, nil
 	}
+	cwd, err := unix.Getwd()
+	if err != nil {
+		return "", fault.Wrap(fault.IO, err, "cannot tell the current directory; give the package root as an absolute path")
+	}
+	return cwd + "/" + path, nil
+}
+
+// crossesLink reports whether an absolute path leaves a link by a "..": cleaned,
+// it would no longer show.
+func crossesLink(path string) bool {
+	at := "/"
+	for part := range strings.SplitSeq(path, "/") {
+		if part == ".." {
+			if info, err := os.Lstat(at); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+				return true
+			}
+		}
+		at = filepath.Join(at, part)
+	}
+	return false
+}
+
+func clean(path string) (string, error) {
 	path = filepath.Clean(path)
 	if must := wire.CheckBindingPath(path); must != "" {
 		return "", fault.New(fault.PathUnsafe, "package root %s: must be %s", fault.Path(path), must)
@@ -68,15 +93,19 @@ func openReal(abs string) (*dirfd.Dir, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fault.New(fault.PackageMissing, "no package directory %s", fault.Path(abs))
 	case errors.Is(err, dirfd.ErrLink):
-		real, realErr := filepath.EvalSymlinks(abs)
-		if realErr != nil {
-			return nil, fault.New(fault.PathUnsafe, "package root %s: there is a link on the way; give the real path", fault.Path(abs))
-		}
-		return nil, fault.New(fault.PathUnsafe, "package root %s: there is a link on the way; give the real path %s", fault.Path(abs), fault.Path(real))
+		return nil, linkOnTheWay(abs)
 	case errors.Is(err, syscall.ENOTDIR):
 		return nil, fault.New(fault.PathUnsafe, "package root %s: not a directory", fault.Path(abs))
 	}
 	return nil, fault.Wrap(fault.IO, err, "cannot open package root %s", fault.Path(abs))
+}
+
+func linkOnTheWay(abs string) error {
+	real, err := filepath.EvalSymlinks(abs)
+	if err != nil {
+		return fault.New(fault.PathUnsafe, "package root %s: there is a link on the way; give the real path", fault.Path(abs))
+	}
+	return fault.New(fault.PathUnsafe, "package root %s: there is a link on the way; give the real path %s", fault.Path(abs), fault.Path(real))
 }
 
 // outsideHome refuses the home, what is below it, and what it is below: a copy

@@ -27,6 +27,9 @@ hands, and enabled by one atomic record. A refusal leaves nothing enabled.`,
   fm-extension bind ./feed --adapter feed --adapter feed-slow --consent network --timeout-ms 60000 --trust-same-user-code`,
 		Args: cli.Args(1, 1, "one package directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := given.Check(); err != nil {
+				return err
+			}
 			h, err := o.host()
 			if err != nil {
 				return err
@@ -108,13 +111,16 @@ func capability(r binding.Record) string {
 }
 
 func inspectCommand(o *options) *cobra.Command {
-	return &cobra.Command{
+	return o.jsonFlag(&cobra.Command{
 		Use:               "inspect <extension-id>",
 		Short:             "Print an enabled binding",
 		Example:           "  fm-extension inspect org.example.review-feed",
 		Args:              cli.Args(1, 1, "one extension id"),
 		ValidArgsFunction: ids,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := extensionID(args[0]); err != nil {
+				return err
+			}
 			h, err := o.host()
 			if err != nil {
 				return err
@@ -129,7 +135,7 @@ func inspectCommand(o *options) *cobra.Command {
 			}
 			return cli.Print(cmd, text)
 		},
-	}
+	})
 }
 
 func verifyCommand(o *options) *cobra.Command {
@@ -147,6 +153,11 @@ func verifyCommand(o *options) *cobra.Command {
 // verify prints each package as it is verified and refuses the others a line
 // each.
 func verify(cmd *cobra.Command, o *options, args []string) error {
+	for _, id := range args {
+		if err := extensionID(id); err != nil {
+			return err
+		}
+	}
 	h, err := o.host()
 	if err != nil {
 		return err
@@ -167,7 +178,7 @@ func verify(cmd *cobra.Command, o *options, args []string) error {
 	failed := 0
 	for _, id := range args {
 		r, err := h.Verify(cmd.Context(), id)
-		if cmd.Context().Err() != nil || err != nil && len(args) == 1 {
+		if err != nil && (cmd.Context().Err() != nil || len(args) == 1) {
 			return err
 		}
 		if err != nil {
@@ -217,6 +228,9 @@ back.`,
 			if err != nil {
 				return err
 			}
+			if err := extensionID(args[0]); err != nil {
+				return err
+			}
 			h, err := o.host()
 			if err != nil {
 				return err
@@ -247,6 +261,9 @@ damaged tree is moved aside.`,
 		Args:              cli.Args(1, 2, "an extension id and at most one package directory"),
 		ValidArgsFunction: ids,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := extensionID(args[0]); err != nil {
+				return err
+			}
 			h, err := o.host()
 			if err != nil {
 				return err
@@ -270,6 +287,9 @@ func restoreCommand(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d, err := digest.digest()
 			if err != nil {
+				return err
+			}
+			if err := extensionID(args[0]); err != nil {
 				return err
 			}
 			h, err := o.host()

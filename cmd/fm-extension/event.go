@@ -191,6 +191,9 @@ func (f *eventFlags) check(cmd *cobra.Command, adapter, operation string) (e lif
 			return e, "", err
 		}
 	}
+	if operation != invoke.Poll && f.resultFile == "" {
+		return usage("--result-file: must be the path of a captured result")
+	}
 	if operation == invoke.Poll {
 		if must := wire.CheckSourceID(f.sourceID); must != "" {
 			return usage("--source-id %s: must be %s", fault.Path(f.sourceID), must)

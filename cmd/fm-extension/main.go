@@ -112,10 +112,21 @@ func (d *digestFlag) add(cmd *cobra.Command, name, usage string) {
 }
 
 func (d *digestFlag) digest() (wire.Digest, error) {
+	if d.value == "" {
+		return "", fault.New(fault.Usage, "--%s is missing; it takes a digest", d.name)
+	}
 	if must := wire.CheckDigest(d.value); must != "" {
 		return "", fault.New(fault.Usage, "--%s %s: must be %s", d.name, fault.Path(d.value), must)
 	}
 	return wire.Digest(d.value), nil
+}
+
+// extensionID checks the extension id among the arguments.
+func extensionID(id string) error {
+	if must := wire.CheckExtensionID(id); must != "" {
+		return fault.New(fault.Usage, "extension id %s: must be %s", fault.Path(id), must)
+	}
+	return nil
 }
 
 // ids completes extension ids from the registry, and never complains.

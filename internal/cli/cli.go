@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -107,7 +108,8 @@ func prepare(cmd *cobra.Command) {
 	}
 }
 
-// Args checks the number of positional arguments and says which are wanted.
+// Args checks the number of positional arguments and says which are wanted. An
+// empty one, as of a variable that is not set, is none.
 func Args(lo, hi int, names string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < lo || len(args) > hi {
@@ -116,6 +118,9 @@ func Args(lo, hi int, names string) cobra.PositionalArgs {
 				want = "no arguments"
 			}
 			return fault.New(fault.Usage, "%s takes %s, not %d argument(s); see %[1]s --help", cmd.CommandPath(), want, len(args))
+		}
+		if i := slices.Index(args, ""); i >= 0 {
+			return fault.New(fault.Usage, "argument %d of %s is empty; see %[2]s --help", i+1, cmd.CommandPath())
 		}
 		return nil
 	}
