@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -41,10 +42,12 @@ const (
 // Envelope is a package that was checked whole: by Decode, Read or Pack. It
 // does not change, and is safe for concurrent use.
 type Envelope struct {
-	manifest *binding.Manifest
-	digest   wire.Digest // of the canonical transfer manifest
+	manifest *binding.Manifest // the package's own
 	pkg      wire.Digest
 	entries  []entry // in the byte order of their paths
+
+	canonical []byte      // the transfer manifest
+	digest    wire.Digest // of it
 }
 
 type entry struct {
@@ -96,7 +99,11 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 	if e.pkg != pkg {
 		return nil, fault.New(fault.IntegrityMismatch, "the package changed while it was read; try again when nothing writes to it")
 	}
-	return e.encode()
+	data := e.encode()
+	if len(data) > MaxEnvelopeBytes {
+		return nil, fault.New(fault.PackageOversized, "the package comes to more than %d bytes in transfer; shorten its paths", MaxEnvelopeBytes)
+	}
+	return data, nil
 }
 
 // readEntries reads a package whose size was checked.
@@ -128,11 +135,10 @@ func newEnvelope(entries []entry) (*Envelope, error) {
 		return nil, err
 	}
 	e := &Envelope{manifest: manifest, pkg: packageDigest(entries), entries: entries}
-	canonical, err := strictjson.Canonical(e.transferManifest())
-	if err != nil {
+	if e.canonical, err = strictjson.Canonical(e.transferManifest()); err != nil {
 		return nil, err
 	}
-	e.digest = wire.DigestOf(canonical)
+	e.digest = wire.DigestOf(e.canonical)
 	return e, nil
 }
 
@@ -235,14 +241,8 @@ func packageDigest(entries []entry) wire.Digest {
 	return wire.DigestFromSum([sha256.Size]byte(h.Sum(nil)))
 }
 
-// The document's forms, for writing.
+// The transfer manifest's form.
 type (
-	envelopeForm struct {
-		Schema         string       `json:"schema"`
-		Manifest       manifestForm `json:"manifest"`
-		ManifestSHA256 wire.Digest  `json:"manifest_sha256"`
-		Payloads       []*string    `json:"payloads"`
-	}
 	manifestForm struct {
 		Schema           string      `json:"schema"`
 		ExtensionID      string      `json:"extension_id"`
@@ -261,24 +261,27 @@ type (
 	}
 )
 
-func (e *Envelope) encode() ([]byte, error) {
-	form := envelopeForm{
-		Schema:         envelopeSchema,
-		Manifest:       e.transferManifest(),
-		ManifestSHA256: e.digest,
-		Payloads:       make([]*string, len(e.entries)),
-	}
+// encode returns the canonical document. It is put together here, because its
+// members stand in their order and base64 needs no escapes: a general encoder
+// would go through the payloads four times.
+func (e *Envelope) encode() []byte {
+	var b bytes.Buffer
+	b.Grow(len(e.canonical) + MaxBytes/3*4 + 1024)
+	fmt.Fprintf(&b, `{"manifest":%s,"manifest_sha256":"%s","payloads":[`, e.canonical, e.digest)
 	for i, entry := range e.entries {
-		if !entry.Dir {
-			payload := base64.StdEncoding.EncodeToString(entry.content)
-			form.Payloads[i] = &payload
+		if i > 0 {
+			b.WriteByte(',')
 		}
+		if entry.Dir {
+			b.WriteString("null")
+			continue
+		}
+		b.WriteByte('"')
+		b.Write(base64.StdEncoding.AppendEncode(b.AvailableBuffer(), entry.content))
+		b.WriteByte('"')
 	}
-	data, err := strictjson.Canonical(form)
-	if err == nil && len(data) > MaxEnvelopeBytes {
-		err = fault.New(fault.PackageOversized, "the package comes to more than %d bytes in transfer; shorten its paths", MaxEnvelopeBytes)
-	}
-	return data, err
+	fmt.Fprintf(&b, `],"schema":"%s"}`, envelopeSchema)
+	return b.Bytes()
 }
 
 func (e *Envelope) transferManifest() manifestForm {
