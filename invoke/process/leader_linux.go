@@ -145,10 +145,14 @@ func (l *leader) goneByPidfd(thorough bool) bool {
 	if l.reapOrphans() {
 		return true
 	}
-	// The group still has members, so the walk that follows sees this group
-	// under its number, unless the last member goes first: then the number is
-	// free, and the probe after the walk says so.
-	return thorough && (onlyZombies(l.pid) || errors.Is(signalGroup(l.pidfd, 0), unix.ESRCH))
+	if !thorough {
+		return false
+	}
+	// The group still had members, so the walk sees this group under its number,
+	// unless the last one goes first: then the number is free, and the probe after
+	// the walk says so. Members that died since the last reaping are reaped, too.
+	nothingRuns := onlyZombies(l.pid)
+	return l.reapOrphans() || nothingRuns
 }
 
 // reapOrphans reaps the members that became our children, and reports whether

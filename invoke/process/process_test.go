@@ -149,66 +149,123 @@ func TestExchange(t *testing.T) {
 func equal(a, b Result) bool { return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b) }
 
 func TestExchangeOutcomes(t *testing.T) {
+	const untilReady = `: > ready; ` // from here on the test may cancel
 	for _, test := range []struct {
 		name, script string
-		limits       func(*Limits)
 		want         func(Result) bool
 	}{
-		{"exit code", `exit 77`, nil, func(r Result) bool { return r.Exit == Exit{Code: 77} }},
-		{"signal", `kill -KILL $$`, nil, func(r Result) bool { return r.Exit == Exit{-1, unix.SIGKILL} && r.Cause == nil }},
-		{"request unread", `exec <&-; exit 0`, nil, func(r Result) bool { return r.Exit.OK() && r.Cause == nil }},
-		{"hang", `sleep 100 & wait`, timeout, func(r Result) bool {
-			return r.TimedOut && !r.Cancelled && !r.Leaked && r.Exit.Signal == unix.SIGTERM
+		{"exit code", `exit 77`, func(r Result) bool { return r.Exit == Exit{Code: 77} }},
+		{"signal", `kill -KILL $$`, func(r Result) bool { return r.Exit == Exit{-1, unix.SIGKILL} && r.Cause == nil }},
+		{"request unread", `exec <&-; exit 0`, func(r Result) bool { return r.Exit.OK() && r.Cause == nil }},
+		{"hang", `sleep 100 & ` + untilReady + `wait`, func(r Result) bool {
+			return r.Cancelled && r.Exit.Signal == unix.SIGTERM
 		}},
-		{"ignores TERM", `trap "" TERM; while :; do sleep 100; done`, timeout, func(r Result) bool {
-			return r.TimedOut && r.Exit.Signal == unix.SIGKILL
+		{"ignores TERM", `trap "" TERM; ` + untilReady + `while :; do sleep 100; done`, func(r Result) bool {
+			return r.Cancelled && r.Exit.Signal == unix.SIGKILL
 		}},
-		{"stopped", `kill -STOP $$`, timeout, func(r Result) bool { return r.TimedOut && r.Exit.Signal == unix.SIGKILL }},
-		{"forks for ever", `trap "" TERM; while :; do sh -c : & sh -c : & wait; done`, timeout, func(r Result) bool { return r.TimedOut }},
-		{"flood on stdout", `exec cat /dev/zero`, nil, func(r Result) bool {
-			return r.StdoutOver && !r.TimedOut && !r.Cancelled && !r.Leaked && len(r.Stdout) == bounds.Stdout
+		{"ends by itself on TERM", `trap "exit 9" TERM; sleep 100 & ` + untilReady + `wait`, func(r Result) bool {
+			return r.Cancelled && r.Exit == Exit{Code: 9}
 		}},
-		{"flood on stderr", `trap "" TERM; cat /dev/zero >&2`, nil, func(r Result) bool {
+		{"stopped", untilReady + `kill -STOP $$`, func(r Result) bool { return r.Cancelled && r.Exit.Signal != 0 }},
+		{"forks for ever", `trap "" TERM; ` + untilReady + `while :; do sh -c : & sh -c : & wait; done`, func(r Result) bool {
+			return r.Cancelled && r.Exit.Signal == unix.SIGKILL
+		}},
+		{"stdout closed, lingers", `exec >&- 2>&-; ` + untilReady + `sleep 100`, func(r Result) bool { return r.Cancelled }},
+		{"flood on stdout", `exec cat /dev/zero`, func(r Result) bool {
+			return r.StdoutOver && !r.Cancelled && len(r.Stdout) == bounds.Stdout
+		}},
+		{"flood on stderr", `trap "" TERM; cat /dev/zero >&2`, func(r Result) bool {
 			return r.StderrOver && !r.StdoutOver && r.StderrBytes == int64(bounds.Stderr)+1 && len(r.Stderr) == bounds.Stderr
 		}},
-		{"stdout at its limit", `head -c 65536 /dev/zero`, nil, func(r Result) bool {
+		{"stdout at its limit", `head -c 65536 /dev/zero`, func(r Result) bool {
 			return !r.StdoutOver && len(r.Stdout) == 65536 && r.Exit.OK()
 		}},
-		{"stdout one over", `head -c 65537 /dev/zero`, nil, func(r Result) bool {
+		{"stdout one over", `head -c 65537 /dev/zero`, func(r Result) bool {
 			return r.StdoutOver && len(r.Stdout) == 65536
-		}},
-		{"stdout closed, lingers", `exec >&- 2>&-; sleep 100`, timeout, func(r Result) bool { return r.TimedOut }},
-		{"leak", `echo yes; sleep 100 & exit 0`, nil, func(r Result) bool {
-			return r.Leaked && r.Exit.OK() && string(r.Stdout) == "yes\n" && r.Cause == nil
-		}},
-		{"leak that ignores TERM", `trap "" TERM; sleep 100 & exit 0`, nil, func(r Result) bool { return r.Leaked && r.Exit.OK() }},
-		{"member ends within the grace", `sleep 0.02 & exit 0`, nil, func(r Result) bool { return !r.Leaked && r.Exit.OK() }},
-		{"many orphans end within the grace", `for i in 1 2 3 4 5 6 7 8; do sleep 0.01 & done; exit 0`, nil, func(r Result) bool {
-			return !r.Leaked && r.Exit.OK()
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bothPins(t, func(t *testing.T) {
-				limits := bounds
-				if test.limits != nil {
-					test.limits(&limits)
-				}
-				g := startReleased(t, shell(t, test.script))
-				r := g.Exchange(context.Background(), []byte("question"), limits)
-				r2 := r
-				r2.Stdout, r2.Stderr = nil, nil
-				if !test.want(r) || r.NotProvedGone || r.HeldOutput {
-					t.Errorf("got %+v", r2)
-				}
-				if err := unix.Kill(-g.Pid(), 0); !errors.Is(err, unix.ESRCH) {
-					t.Errorf("the group is still there: %v", err)
+				r := exchange(t, shell(t, test.script), bounds)
+				if !test.want(r) || r.Leaked || r.TimedOut {
+					t.Errorf("got %+v", brief(r))
 				}
 			})
 		})
 	}
 }
 
-func timeout(l *Limits) { l.Timeout = 50 * time.Millisecond }
+func TestExchangeLeaks(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		grace        time.Duration
+		leaked       bool
+	}{
+		{"one that stays", `echo yes; sleep 100 & exit 0`, LeakGrace, true},
+		{"one that ignores TERM", `echo yes; trap "" TERM; sleep 100 & exit 0`, LeakGrace, true},
+		{"one that ends in time", `echo yes; sleep 0.02 & exit 0`, time.Minute, false},
+		{"several that end in time", `echo yes; for i in 1 2 3 4 5 6 7 8; do sleep 0.0$i & done; exit 0`, time.Minute, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bothPins(t, func(t *testing.T) {
+				leakGrace = test.grace
+				defer func() { leakGrace = LeakGrace }()
+				r := exchange(t, shell(t, test.script), bounds)
+				if r.Leaked != test.leaked || !r.Exit.OK() || string(r.Stdout) != "yes\n" || r.Cause != nil {
+					t.Errorf("got %+v", brief(r))
+				}
+			})
+		})
+	}
+}
+
+func TestExchangeTimeout(t *testing.T) {
+	for name, limits := range map[string]Limits{
+		"short": {Timeout: time.Millisecond}, // may pass before the program is there
+		"long":  {Timeout: 100 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := exchange(t, shell(t, `sleep 100`), limits)
+			if !r.TimedOut || r.Cancelled || r.Leaked || r.Exit.OK() {
+				t.Errorf("got %+v", brief(r))
+			}
+		})
+	}
+}
+
+// exchange runs spec to its end, cancels it when the program has made a file
+// "ready", and insists that nothing is left.
+func exchange(t testing.TB, spec Spec, limits Limits) Result {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		for ctx.Err() == nil {
+			if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ready")); err == nil {
+				cancel()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	g := startReleased(t, spec)
+	r := g.Exchange(ctx, []byte("question"), limits)
+	cancel()
+	<-watching
+	if r.NotProvedGone || r.HeldOutput {
+		t.Errorf("got %+v", brief(r))
+	}
+	if err := unix.Kill(-g.Pid(), 0); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("the group is still there: %v", err)
+	}
+	return r
+}
+
+// brief is a result fit to print.
+func brief(r Result) Result {
+	r.Stdout, r.Stderr = nil, nil
+	return r
+}
 
 // A grandchild in a session of its own is outside the group, and not ours to
 // stop; its hold on our pipe must neither hang us nor pass.
@@ -250,33 +307,13 @@ func reapAdopted(pid int) bool {
 	return errors.Is(unix.Kill(pid, 0), unix.ESRCH) || errors.Is(err, unix.ECHILD) && runtime.GOOS != "linux"
 }
 
-func TestExchangeCancelled(t *testing.T) {
-	bothPins(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(context.Background())
-		spec := shell(t, `echo > ready; sleep 100`)
-		g := startReleased(t, spec)
-		go func() {
-			for ; ; time.Sleep(time.Millisecond) {
-				if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ready")); err == nil {
-					cancel()
-					return
-				}
-			}
-		}()
-		r := g.Exchange(ctx, nil, bounds)
-		if !r.Cancelled || r.TimedOut || r.Leaked || r.NotProvedGone || !errors.Is(r.Cause, context.Canceled) {
-			t.Errorf("got %+v", r)
-		}
-	})
-}
-
 // A request larger than a pipe holds, to a program that never reads it.
 func TestExchangeRequestNeverRead(t *testing.T) {
 	limits := bounds
 	limits.Timeout = 50 * time.Millisecond
 	g := startReleased(t, shell(t, `sleep 100`))
 	if r := g.Exchange(context.Background(), make([]byte, 1<<20), limits); !r.TimedOut {
-		t.Errorf("got %+v", r)
+		t.Errorf("got %+v", brief(r))
 	}
 }
 

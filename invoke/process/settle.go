@@ -77,7 +77,7 @@ func (g *Group) settle(ctx context.Context) (e Ending) {
 		return g.settleWrapped(ctx)
 	}
 	if g.awaitEnd(ctx) {
-		if g.awaitGone(ctx, LeakGrace) {
+		if g.awaitGone(ctx, leakGrace) {
 			e.Exit = g.leader.exit
 			return e
 		}
@@ -90,6 +90,9 @@ func (g *Group) settle(ctx context.Context) (e Ending) {
 	e.Exit = g.leader.exit
 	return e
 }
+
+// leakGrace is LeakGrace, but for tests of what happens within it.
+var leakGrace = LeakGrace
 
 // awaitEnd waits for the program to end, and reports whether it did before ctx.
 func (g *Group) awaitEnd(ctx context.Context) bool {

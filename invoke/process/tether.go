@@ -109,7 +109,7 @@ func (g *Group) settleWrapped(ctx context.Context) (e Ending) {
 		e.NotProvedGone = !g.tether.gone
 	case <-time.After(TermToKill + KillToGivingUp + wrapperMargin):
 	}
-	if !g.awaitGone(context.Background(), LeakGrace) && !g.stop() {
+	if !g.awaitGone(context.Background(), leakGrace) && !g.stop() {
 		e.NotProvedGone = true
 	}
 	return e
