@@ -59,7 +59,11 @@ func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newTree(s.nodes, p.sums, s.Bytes()), nil
+	began := s.began
+	if dst != nil {
+		began = 0
+	}
+	return newTree(s.nodes, p.sums, s.Bytes(), began), nil
 }
 
 var errStopped = errors.New("stopped")

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
@@ -35,6 +36,7 @@ type Scanned struct {
 	nodes nodes
 	bytes atomic.Int64 // of the files seen so far
 	held  map[int32][]byte
+	began int64 // ns since the epoch
 }
 
 // Scan walks the directory, which stays the caller's and open for as long as
@@ -62,7 +64,7 @@ func Verify(dir *dirfd.Dir, rules Rules, digest wire.Digest) (*Tree, error) {
 }
 
 func scan(dir *dirfd.Dir, rules Rules, known bool) (*Scanned, error) {
-	s := &Scanned{root: dir, judge: rules.judge(), known: known, nodes: make(nodes, 1, 64)}
+	s := &Scanned{root: dir, judge: rules.judge(), known: known, nodes: make(nodes, 1, 64), began: time.Now().UnixNano()}
 	info, err := dir.Info()
 	if err != nil {
 		return nil, ioFault(err, "cannot read %s", place{dir, ""})

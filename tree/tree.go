@@ -17,6 +17,9 @@ type Tree struct {
 	sums   []sum
 	bytes  int64
 	digest wire.Digest
+	// began is when the reading of what the nodes describe began, in ns since the
+	// epoch; 0 when they describe the source of a copy.
+	began int64
 }
 
 // Entry is a directory or file of a Tree.
@@ -28,8 +31,8 @@ type Entry struct {
 	Digest     wire.Digest // of the content; "" of a directory, and before the content is read
 }
 
-func newTree(nodes nodes, sums []sum, bytes int64) *Tree {
-	t := &Tree{nodes: nodes, sums: sums, bytes: bytes}
+func newTree(nodes nodes, sums []sum, bytes, began int64) *Tree {
+	t := &Tree{nodes: nodes, sums: sums, bytes: bytes, began: began}
 	h := sha256.New()
 	h.Write([]byte("firstmate-package-tree-v1\x00"))
 	var record []byte
