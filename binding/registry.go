@@ -36,8 +36,8 @@ type Record struct {
 // and in their order. It refuses the registry as a whole for anything wrong in
 // it (contract: Enabled binding). Codes: registry-oversized for more than 128
 // names; registry-invalid for a file that is no binding's, one with another
-// binding's name, and an adapter that two bindings enable; the errors of open;
-// those of [ReadBinding].
+// binding's name, and an adapter that two bindings enable; the errors of open,
+// which tell the path themselves; those of [ReadBinding].
 func ReadRegistry(dir string, names []string, open func(name string) (io.ReadCloser, error)) (*Registry, error) {
 	if len(names) > MaxBindings {
 		return nil, fault.New(fault.RegistryOversized, "%s: more than %d files; move some bindings out of it", fault.Path(dir), MaxBindings)
@@ -52,9 +52,9 @@ func ReadRegistry(dir string, names []string, open func(name string) (io.ReadClo
 	r := &Registry{owners: map[string]string{}}
 	for _, name := range names {
 		path := fault.Path(filepath.Join(dir, name))
-		record, err := readRecord(name, open)
+		record, err := readRecord(path, name, open)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 		// With names that differ this is also what refuses an id bound twice.
 		if own := FileName(record.ExtensionID); own != name {
@@ -75,14 +75,19 @@ func ReadRegistry(dir string, names []string, open func(name string) (io.ReadClo
 	return r, nil
 }
 
-func readRecord(name string, open func(name string) (io.ReadCloser, error)) (Record, error) {
+// readRecord reads one binding. What is wrong in it is told with its path; what
+// kept it from being opened says that itself.
+func readRecord(path, name string, open func(name string) (io.ReadCloser, error)) (Record, error) {
 	f, err := open(name)
 	if err != nil {
 		return Record{}, err
 	}
 	defer f.Close()
 	b, digest, err := ReadBinding(f)
-	return Record{b, digest}, err
+	if err != nil {
+		return Record{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return Record{b, digest}, nil
 }
 
 // Records returns all bindings, ordered by extension id.

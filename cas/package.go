@@ -34,6 +34,12 @@ func installedRules() tree.Rules {
 // entry; integrity-mismatch when the content is not what the name says; io.
 func Open(versions *dirfd.Dir, digest wire.Digest) (*Package, error) {
 	dir, err := versions.Sub(digest.Hex())
+	if errors.Is(err, fs.ErrPermission) {
+		// A mode that keeps its owner out is told as any other wrong one.
+		if info, statErr := versions.Lstat(digest.Hex()); statErr == nil && info.Perm() != dirMode {
+			return nil, fault.New(fault.ModeUnsafe, "%s has mode %04o instead of %04o", fault.Path(filepath.Join(versions.Path(), digest.Hex())), info.Perm(), dirMode)
+		}
+	}
 	if err != nil {
 		return nil, openFault(err, filepath.Join(versions.Path(), digest.Hex()))
 	}

@@ -106,17 +106,48 @@ func (h *Host) readRegistry() (*binding.Registry, error) {
 func (h *Host) installed(record binding.Record) (*binding.Installed, error) {
 	versions, err := h.Home.Open(home.Packages, record.ExtensionID, record.ExtensionVersion)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, h.packageGone(record)
+		gone := fault.New(fault.PackageMissing, "the installed package %s is gone", fault.Path(record.PackageRoot))
+		return nil, &damage{gone, record.ExtensionID}
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer versions.Close()
 	pkg, err := binding.Verify(versions, record)
-	if err != nil {
-		return nil, withHint(err, record)
+	if err != nil && h.keeps(record) && !couldNotLook(err) {
+		return nil, &damage{err, record.ExtensionID}
 	}
-	return pkg, nil
+	return pkg, err
+}
+
+// keeps reports whether the binding's package is where this home installs it: a
+// home that was moved, or copied, has bindings that point to where it was.
+func (h *Host) keeps(record binding.Record) bool {
+	return record.PackageRoot == h.Home.Join(home.Packages, record.ExtensionID, record.ExtensionVersion, record.PackageDigest.Hex())
+}
+
+// couldNotLook tells a failure of the moment, which says nothing of the package,
+// from a disk that cannot give it back and from modes that hide it.
+func couldNotLook(err error) bool {
+	return fault.Is(err, fault.IO) && !errors.Is(err, syscall.EIO) && !errors.Is(err, fs.ErrPermission)
+}
+
+// damage is the refusal of an installed package that is not as it was installed:
+// installing it again mends it.
+type damage struct {
+	error
+	extensionID string
+}
+
+func (d *damage) Unwrap() error { return d.error }
+
+func (d *damage) Error() string {
+	return fmt.Sprintf("%v; to reinstall it: fm-extension repair %s", d.error, d.extensionID)
+}
+
+func isDamage(err error) bool {
+	_, ok := errors.AsType[*damage](err)
+	return ok
 }
 
 // begin verifies a binding's package and reserves an operation on it. The
@@ -154,25 +185,4 @@ func (h *Host) handshake(ctx context.Context, pkg *binding.Installed) error {
 	}
 	err = op.Handshake(ctx)
 	return errors.Join(err, op.Close())
-}
-
-func (h *Host) packageGone(record binding.Record) error {
-	return withHint(fault.New(fault.PackageMissing, "the installed package %s is gone", fault.Path(record.PackageRoot)), record)
-}
-
-// withHint adds the way out of a package that fails its validation.
-func withHint(err error, record binding.Record) error {
-	if !isDamage(err) {
-		return err
-	}
-	return fmt.Errorf("%w; to reinstall it: fm-extension repair %s", err, record.ExtensionID)
-}
-
-// isDamage tells a package that is not as it must be, which reinstalling mends,
-// from a failure to look at it and from a home that is somewhere else.
-func isDamage(err error) bool {
-	if fault.Is(err, fault.IO) {
-		return errors.Is(err, syscall.EIO)
-	}
-	return !fault.Is(err, fault.PathUnsafe)
 }

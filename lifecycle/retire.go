@@ -100,11 +100,13 @@ func (t *transaction) checkPackage(record binding.Record, damaged bool) error {
 		pkg.Close()
 	}
 	switch {
-	case !damaged && err != nil:
-		return fmt.Errorf("%w; to retire it as it is, add --package-damaged", err)
-	case !damaged:
+	case damaged && err != nil && !couldNotLook(err):
 		return nil
-	case err == nil:
+	case isDamage(err):
+		return fmt.Errorf("%w; to retire it as it is, add --package-damaged", err)
+	case err != nil:
+		return err
+	case damaged:
 		return fault.New(fault.Usage, "the installed package of %s is not damaged; retire it without --package-damaged", record.ExtensionID)
 	}
 	return nil

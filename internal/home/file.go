@@ -40,6 +40,14 @@ func OpenPrivate(dir *dirfd.Dir, name string) (*os.File, error) {
 		return nil, err
 	case errors.Is(err, dirfd.ErrLink), errors.Is(err, dirfd.ErrNotRegular):
 		return nil, fault.New(fault.LinkUnsafe, "%s is not a regular file; move it away", fault.Path(path))
+	case errors.Is(err, fs.ErrPermission):
+		// Perhaps a mode that keeps us out too.
+		if info, statErr := dir.Lstat(name); statErr == nil {
+			if unsafe := checkPrivateFile(path, info); unsafe != nil {
+				return nil, unsafe
+			}
+		}
+		return nil, fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 	case err != nil:
 		return nil, fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 	}

@@ -36,6 +36,9 @@ func Locate(env func(string) string, exe string) (*Home, error) {
 	if v := env("FM_HOME"); v != "" {
 		path, err = canonical("FM_HOME", v)
 	}
+	if err == nil && env("FM_ROOT_OVERRIDE") != "" {
+		err = rootErr // built-in adapters were said to be there
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +177,14 @@ func (h *Home) walk(made *Made, place string, names []string) (*dirfd.Dir, error
 		base, parts = filepath.Dir(h.State), append([]string{filepath.Base(h.State)}, parts[1:]...)
 	}
 	dir, err := dirfd.Open(base)
+	if made != nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, h.noBase(base)
+	}
 	if err != nil {
 		return nil, openFault(err, base)
 	}
 	if base == h.Path {
-		if err := checkOwner(dir); err != nil {
+		if err := checkOpen(dir, checkOwner); err != nil {
 			dir.Close()
 			return nil, err
 		}
@@ -188,22 +194,39 @@ func (h *Home) walk(made *Made, place string, names []string) (*dirfd.Dir, error
 		if made != nil && errors.Is(err, fs.ErrNotExist) {
 			next, err = made.mkdir(dir, name)
 		}
+		check := checkPrivate
+		if i == 0 {
+			check = checkTop
+		}
 		path := filepath.Join(dir.Path(), name)
+		if errors.Is(err, fs.ErrPermission) {
+			// Perhaps a mode or an owner that keeps us out too.
+			if info, statErr := dir.Lstat(name); statErr == nil && info.IsDir() {
+				if unsafe := check(path, info); unsafe != nil {
+					err = unsafe
+				}
+			}
+		}
 		dir.Close()
 		if err != nil {
 			return nil, openFault(err, path)
 		}
 		dir = next
-		check := checkPrivate
-		if i == 0 {
-			check = checkTop
-		}
-		if err := check(dir); err != nil {
+		if err := checkOpen(dir, check); err != nil {
 			dir.Close()
 			return nil, err
 		}
 	}
 	return dir, nil
+}
+
+// noBase refuses to make anything below a directory that is not there: neither
+// the home itself nor what an overridden state root is in is ours to make.
+func (h *Home) noBase(base string) error {
+	if base == h.Path {
+		return fault.New(fault.HomeInvalid, "the home %s is gone", fault.Path(base))
+	}
+	return fault.New(fault.HomeInvalid, "FM_STATE_OVERRIDE: no directory %s; create it first: mkdir -p -m 700 %[1]s", fault.Path(base))
 }
 
 func openFault(err error, path string) error {
@@ -220,41 +243,40 @@ func openFault(err error, path string) error {
 	return fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 }
 
-func checkOwner(dir *dirfd.Dir) error {
+// checkOpen holds what was opened against one of the checks below.
+func checkOpen(dir *dirfd.Dir, check func(path string, info dirfd.Info) error) error {
 	info, err := dir.Info()
 	if err != nil {
 		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(dir.Path()))
 	}
+	return check(dir.Path(), info)
+}
+
+func checkOwner(path string, info dirfd.Info) error {
 	if int(info.UID) != os.Geteuid() {
-		return fault.New(fault.OwnerMismatch, "%s belongs to uid %d, not to you (uid %d); use a home of your own", fault.Path(dir.Path()), info.UID, os.Geteuid())
+		return fault.New(fault.OwnerMismatch, "%s belongs to uid %d, not to you (uid %d); use a home of your own", fault.Path(path), info.UID, os.Geteuid())
 	}
 	return nil
 }
 
-func checkTop(dir *dirfd.Dir) error {
-	if err := checkOwner(dir); err != nil {
+// checkTop is for config, data and state.
+func checkTop(path string, info dirfd.Info) error {
+	if err := checkOwner(path, info); err != nil {
 		return err
-	}
-	info, err := dir.Info()
-	if err != nil {
-		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(dir.Path()))
 	}
 	if info.Perm()&0o022 != 0 {
-		return fault.New(fault.ModeUnsafe, "%s has mode %04o: others may write to it; run: chmod go-w %[1]s", fault.Path(dir.Path()), info.Perm())
+		return fault.New(fault.ModeUnsafe, "%s has mode %04o: others may write to it; run: chmod go-w %[1]s", fault.Path(path), info.Perm())
 	}
 	return nil
 }
 
-func checkPrivate(dir *dirfd.Dir) error {
-	if err := checkOwner(dir); err != nil {
+// checkPrivate is for everything below them.
+func checkPrivate(path string, info dirfd.Info) error {
+	if err := checkOwner(path, info); err != nil {
 		return err
 	}
-	info, err := dir.Info()
-	if err != nil {
-		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(dir.Path()))
-	}
 	if info.Perm() != 0o700 {
-		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of 0700; run: chmod 0700 %[1]s", fault.Path(dir.Path()), info.Perm())
+		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of 0700; run: chmod 0700 %[1]s", fault.Path(path), info.Perm())
 	}
 	return nil
 }

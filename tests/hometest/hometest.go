@@ -125,6 +125,8 @@ func Leftovers(home string) ([]string, error) {
 		name := d.Name()
 		switch {
 		case name == standingLock:
+		case strings.HasPrefix(name, ".damaged."): // moved aside for a person to look at, as it was
+			return fs.SkipDir
 		case strings.HasPrefix(name, ".hawser."),
 			strings.HasPrefix(name, ".extension-binding-lifecycle.lock"),
 			filepath.Base(filepath.Dir(path)) == "extension-invocations":
