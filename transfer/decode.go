@@ -141,7 +141,7 @@ func parseEntry(v *strictjson.Value) entryForm {
 	e := entryForm{
 		Path: v.Get("path").String(wire.CheckEnvelopePath),
 		Type: v.Get("type").String(checkType),
-		Mode: int(v.Get("mode").Int(0, strictjson.MaxInt)),
+		Mode: uint32(v.Get("mode").Int(0, 0o777)),
 		Size: v.Get("size").Int(0, strictjson.MaxInt),
 	}
 	if e.Type == typeDirectory {

@@ -255,7 +255,7 @@ type (
 	entryForm struct {
 		Path   string       `json:"path"`
 		Type   string       `json:"type"`
-		Mode   int          `json:"mode"`
+		Mode   uint32       `json:"mode"`
 		Size   int64        `json:"size"`
 		SHA256 *wire.Digest `json:"sha256"`
 	}
@@ -285,28 +285,42 @@ func (e *Envelope) encode() []byte {
 }
 
 func (e *Envelope) transferManifest() manifestForm {
+	entries := make([]tree.Entry, len(e.entries))
+	for i := range e.entries {
+		entries[i] = e.entries[i].Entry
+	}
+	return newManifestForm(e.ID(), e.Version(), e.pkg, entries)
+}
+
+// newManifestForm makes the transfer manifest of entries that are in order.
+func newManifestForm(id, version string, pkg wire.Digest, entries []tree.Entry) manifestForm {
 	form := manifestForm{
 		Schema:           manifestSchema,
-		ExtensionID:      e.ID(),
-		ExtensionVersion: e.Version(),
-		PackageDigest:    e.pkg,
-		EntryCount:       len(e.entries),
-		Entries:          make([]entryForm, len(e.entries)),
+		ExtensionID:      id,
+		ExtensionVersion: version,
+		PackageDigest:    pkg,
+		EntryCount:       len(entries),
+		Entries:          make([]entryForm, len(entries)),
 	}
-	for i, entry := range e.entries {
-		form.TotalBytes += entry.Size
-		form.Entries[i] = entry.form()
+	for i, e := range entries {
+		form.TotalBytes += e.Size
+		form.Entries[i] = newEntryForm(e)
 	}
 	return form
 }
 
-func (e entry) form() entryForm {
-	form := entryForm{Path: e.Path, Type: typeFile, Mode: modePlain, Size: e.Size, SHA256: &e.Digest}
-	if e.Executable {
-		form.Mode = modeExecutable
-	}
+func newEntryForm(e tree.Entry) entryForm {
+	form := entryForm{Path: e.Path, Type: typeFile, Mode: mode(e), Size: e.Size, SHA256: &e.Digest}
 	if e.Dir {
 		form.Type, form.SHA256 = typeDirectory, nil
 	}
 	return form
+}
+
+// mode is an entry's mode, in the document and when it is staged.
+func mode(e tree.Entry) uint32 {
+	if e.Executable {
+		return modeExecutable
+	}
+	return modePlain
 }

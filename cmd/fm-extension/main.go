@@ -61,6 +61,7 @@ installed in. A bound package is code that runs as you, without a sandbox.`,
 		retireCommand(o), repairCommand(o), restoreCommand(o),
 		resolveCommand(o), eventCommand(o), cleanupCommand(o),
 	)
+	root.AddCommand(transferCommands(o)...)
 	return root
 }
 

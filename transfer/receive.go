@@ -1,0 +1,167 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"hawser/binding"
+	"hawser/internal/dirfd"
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/internal/wire"
+	"hawser/lifecycle"
+	"hawser/tree"
+)
+
+// PackDirectory makes the envelope of a package directory that an operator
+// named (commands: pack-transfer). It writes nothing.
+//
+// Errors: those of lifecycle.Host.OpenPackage, tree.Scan and Pack.
+func PackDirectory(h *lifecycle.Host, root string) ([]byte, error) {
+	dir, err := h.OpenPackage(root)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	scanned, err := tree.Scan(dir, tree.SourceRules())
+	if err != nil {
+		return nil, err
+	}
+	return Pack(scanned)
+}
+
+// Received is a transfer that is bound, as the commands print it.
+type Received struct {
+	*lifecycle.Bound
+	TransferDigest wire.Digest
+	StagedPackage  string // its directory
+}
+
+// ReceiveBind stages the package of an envelope and binds it (commands:
+// receive-transfer-bind; seed: Runtime independence). The steps, under the
+// lifecycle lock:
+//
+//  1. options                                          nothing is written
+//  2. look at the unit that stands under the identity  leftovers are cleared
+//  3. stage                                            a unit without a binding
+//  4. bind, as bind does                               enabled
+//
+// A crash before the rename of 3 leaves nothing visible; between it and the one
+// of 4 a unit without a binding, which the same envelope takes up again; after
+// that it finishes and says so. A refusal after 3 moves the unit to
+// retired-staging, where it is in nobody's way: the same envelope may come again.
+//
+// A unit that is not what it was is set aside too, and staged anew, also when its
+// binding is enabled: that puts back what repair and retire-transfer need, and is
+// then still transfer-exists.
+//
+// Errors: transfer-exists when the transfer is bound here, or its retirement
+// was interrupted; those of lifecycle.Host.Bind.
+func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options binding.Options) (r *Received, err error) {
+	if err := options.Check(); err != nil {
+		return nil, err
+	}
+	err = h.Transact(ctx, "receive-transfer-bind "+e.ID(), func(t *lifecycle.Transaction) error {
+		if err := clearTemporaries(h.Home); err != nil {
+			return err
+		}
+		if err := admit(t, h.Home, e); err != nil {
+			return err
+		}
+		bound, err := bindStaged(ctx, t, h.Home, e.identity(), options)
+		if err != nil {
+			return setAside(t, h.Home, e.identity(), err)
+		}
+		r = &Received{bound, e.digest, e.identity().source(h.Home)}
+		return nil
+	})
+	return r, err
+}
+
+func (e *Envelope) identity() identity { return identity{e.ID(), e.Version(), e.digest} }
+
+// admit leaves a whole unit that may be bound, or refuses.
+func admit(t *lifecycle.Transaction, h *home.Home, e *Envelope) error {
+	k := e.identity()
+	enabled, err := enabledOf(t, h, k)
+	if err != nil {
+		return err
+	}
+	u, err := openUnit(h, home.Staging, k, k.transfer.Hex())
+	switch {
+	case err == nil:
+		defer u.close()
+		if u.binding != nil {
+			return exists(k, fmt.Sprintf("its retirement was interrupted; finish it: fm-extension retire-transfer %s --if-transfer-digest %s --if-binding-digest %s",
+				k.id, k.transfer, u.binding.Digest))
+		}
+		if enabled != nil && !t.WasBound(*enabled) {
+			return exists(k, fmt.Sprintf("it is bound; see fm-extension inspect %s", k.id))
+		}
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+	case fault.Is(err, fault.IO):
+		return err
+	default:
+		if _, err := k.retain(h); err != nil {
+			return err
+		}
+	}
+	if err := stage(h, e); err != nil {
+		return err
+	}
+	if enabled != nil {
+		return exists(k, "it is bound; its staged package was missing or damaged and has been put back")
+	}
+	return nil
+}
+
+// enabledOf returns the enabled binding of the staged unit, nil if there is none.
+func enabledOf(t *lifecycle.Transaction, h *home.Home, k identity) (*binding.Record, error) {
+	reg, err := t.Registry()
+	if err != nil {
+		return nil, err
+	}
+	record, err := reg.ByID(k.id)
+	if err != nil || record.SourcePath != k.source(h) {
+		return nil, nil
+	}
+	return &record, nil
+}
+
+func exists(k identity, why string) error {
+	return fault.New(fault.TransferExists, "the transfer %s of %s@%s is here: %s", k.transfer, k.id, k.version, why)
+}
+
+func bindStaged(ctx context.Context, t *lifecycle.Transaction, h *home.Home, k identity, options binding.Options) (*lifecycle.Bound, error) {
+	dir, err := h.Open(home.Staging, k.id, k.version, k.transfer.Hex())
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	var pkg *dirfd.Dir
+	if pkg, err = dir.Sub(packageName); err != nil {
+		return nil, fault.Wrap(fault.IO, err, "cannot open the staged package")
+	}
+	defer pkg.Close()
+	return t.Bind(ctx, pkg, options)
+}
+
+// setAside retains the unit of a failed bind, unless a binding is enabled that
+// came of it.
+func setAside(t *lifecycle.Transaction, h *home.Home, k identity, cause error) error {
+	enabled, err := enabledOf(t, h, k)
+	if err == nil && enabled != nil {
+		return cause
+	}
+	var path string
+	if err == nil {
+		path, err = k.retain(h)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; the transfer stays staged (%w), and the same envelope takes it up again", cause, err)
+	}
+	return fmt.Errorf("%w; the transfer is retained in %s, and the same envelope may come again", cause, fault.Path(path))
+}
