@@ -52,23 +52,41 @@ type Found struct {
 	Host          process.Verdict // Live or Uncertain while the operation's host may be alive
 	Group         process.Verdict // of a dead host's operation: Extinct when nothing of it runs
 	Malformed     error           // the record cannot be read, and nothing else here is known
+
+	text []byte // of a malformed record
 }
 
-// Look judges every record and changes nothing. A record that is malformed and
-// older than this boot is no record.
+// MayBeOf reports whether the record is of the source, or malformed and not
+// legibly of another.
+func (f Found) MayBeOf(sourceID string) bool {
+	if f.Malformed != nil {
+		return Filter{SourceID: sourceID}.couldMatch(f.text)
+	}
+	return f.SourceID == sourceID
+}
+
+// Look judges every record that the filter chooses and changes nothing. A record
+// that is malformed and older than this boot is no record.
 //
 // Errors: process-cleanup-failed as for Settle; those of home.Open; io.
-func Look(h *home.Home) ([]Found, error) {
+func Look(h *home.Home, filter Filter) ([]Found, error) {
 	var found []Found
 	err := eachRecord(h, func(dir *dirfd.Dir, name string) error {
 		r, err := readRecord(dir, name)
+		var text []byte
+		if malformed, ok := errors.AsType[*malformedRecord](err); ok {
+			if !filter.couldMatch(malformed.data) {
+				return nil
+			}
+			err, text = malformed.fault(dir, name), malformed.data
+		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			if !isLeftover(dir, name) {
-				found = append(found, Found{Malformed: err})
+				found = append(found, Found{Malformed: err, text: text})
 			}
-		default:
+		case filter.matches(r):
 			f := Found{BindingDigest: r.BindingDigest, Host: process.Judge(r.HostPID, r.HostIdentity), Group: process.Verdict{State: process.Extinct}}
 			if r.SourceID != nil {
 				f.SourceID = *r.SourceID
@@ -132,6 +150,17 @@ type malformedRecord struct {
 func (m *malformedRecord) Error() string { return m.cause.Error() }
 func (m *malformedRecord) Unwrap() error { return m.cause }
 
+func (m *malformedRecord) fault(dir *dirfd.Dir, name string) error {
+	return fault.Wrap(fault.ProcessIdentityUncertain, m, "%s cannot be read, so what it names cannot be judged; if no package is running, remove it", fault.Path(filepath.Join(dir.Path(), name)))
+}
+
+// IsMalformed tells a record that cannot be understood from one whose processes
+// cannot be judged.
+func IsMalformed(err error) bool {
+	_, ok := errors.AsType[*malformedRecord](err)
+	return ok
+}
+
 // Settle judges every record that the filter chooses and removes those whose
 // processes are provably gone; a group that a dead host left behind is stopped
 // first, if it is provably the recorded one (seed: Executable protocol;
@@ -171,7 +200,7 @@ func (s *Settled) settle(dir *dirfd.Dir, name string, filter Filter) error {
 		case isLeftover(dir, name):
 			return s.remove(dir, name)
 		case filter.couldMatch(malformed.data):
-			return fault.Wrap(fault.ProcessIdentityUncertain, malformed.cause, "%s cannot be read, so what it names cannot be judged; if no package is running, remove it", fault.Path(path))
+			return malformed.fault(dir, name)
 		}
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,7 @@ import (
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
+	"hawser/invoke"
 	"hawser/invoke/process"
 	"hawser/lifecycle"
 )
@@ -24,63 +26,57 @@ import (
 // scriptTimeout bounds one run of a built-in's script.
 const scriptTimeout = 60 * time.Second
 
+// scriptOutput is how much of what a script prints is taken.
+const scriptOutput = 1 << 20
+
 // pollBuiltin runs the registered command in this process's environment,
 // directory and process group, its stderr dropped (commands: start). No output
 // is no result; any output is one, whatever the exit.
-//
-// The command carries the claim's token, so that what outlives a dead runner can
-// be proved to be its group's.
 func (r *runner) pollBuiltin(ctx context.Context) (polled, error) {
+	s, err := r.stage(r.MaxOutput)
+	if err != nil {
+		return polled{}, err
+	}
 	cmd := exec.CommandContext(ctx, r.reg.Argv[0], r.reg.Argv[1:]...)
+	r.join(cmd)
+	cmd.Stdout = s
+	if err := cmd.Start(); err != nil {
+		r.discard(s)
+		return polled{exit: 127}, nil // no such command: no output, and not zero
+	}
+	_ = cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case s.size == 0:
+		r.discard(s)
+		return polled{exit: exitOf(cmd.ProcessState)}, nil
+	default:
+		err = s.sync()
+	}
+	if err != nil {
+		r.discard(s)
+		return polled{}, err
+	}
+	return polled{staged: s}, nil
+}
+
+// join makes a command one of this runner's group. It carries the claim's token,
+// so that what outlives a dead runner can be proved to be its group's. Told to
+// end, it has the time of any package; and what it leaves behind can hold its
+// output open no longer than that.
+func (r *runner) join(cmd *exec.Cmd) {
 	cmd.Env = append(os.Environ(), process.TokenVariable+"="+r.claim.Token)
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	cmd.WaitDelay = process.TermToKill
-	output, err := cmd.StdoutPipe()
-	if err != nil {
-		return polled{}, fault.Wrap(fault.IO, err, "cannot make a pipe")
-	}
-	if err := cmd.Start(); err != nil {
-		return polled{exit: 127}, nil // no such command: no output, and not zero
-	}
-	// Something that the command left may hold the pipe open for ever.
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(2*process.TermToKill, func() { output.Close() }) })()
-	s, stageErr := r.stage(output, r.MaxOutput)
-	err = cmd.Wait()
-	switch {
-	case ctx.Err() != nil:
-		r.endGroup()
-		return polled{}, context.Cause(ctx)
-	case stageErr != nil:
-		return polled{}, stageErr
-	case s.size == 0:
-		_ = r.procevent.Remove(s.name)
-		return polled{exit: exitOf(err)}, nil
-	}
-	return polled{staged: &s}, nil
 }
 
-// endGroup asks what is left of this process's group to end. This process gets
-// the signal too, and has a handler for it; what ignores it is whoever released
-// the claim's to stop.
-func (r *runner) endGroup() {
-	if unix.Getpgrp() == os.Getpid() {
-		_ = unix.Kill(0, unix.SIGTERM)
+// exitOf is the exit status, as a shell has it.
+func exitOf(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return 128 + int(status.Signal())
 	}
-}
-
-func exitOf(err error) int {
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		if status, ok := exit.Sys().(interface{ Signal() os.Signal }); ok && exit.ExitCode() < 0 {
-			if sig, ok := status.Signal().(unix.Signal); ok {
-				return 128 + int(sig)
-			}
-		}
-		return exit.ExitCode()
-	}
-	if err != nil {
-		return 127
-	}
-	return 0
+	return state.ExitCode()
 }
 
 // The seams of built-in scripts, which external adapters do not have (seed:
@@ -92,45 +88,53 @@ func (h *Host) script(adapter string) string {
 
 func (h *Host) holdScript() string { return filepath.Join(h.Home.Root, "bin", "fm-captain-hold.sh") }
 
-// runScript runs a script of the root and reports whether it exited 0, with at
-// most 64 KiB of what it printed.
-func (h *Host) runScript(ctx context.Context, stdin []byte, path string, args ...string) (string, bool) {
-	if h.Home.Root == "" {
+// runScript runs a script of the root and reports whether it exited 0, with what
+// it printed. join, if not nil, prepares the command.
+func (h *Host) runScript(ctx context.Context, join func(*exec.Cmd), stdin, path string, args ...string) (string, bool) {
+	if h.Home.Root == "" || ctx.Err() != nil {
 		return "", false
 	}
 	ctx, cancel := context.WithTimeout(ctx, scriptTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.WaitDelay = process.TermToKill
-	cmd.Stdin = bytes.NewReader(stdin)
+	if join != nil {
+		join(cmd)
+	}
+	cmd.Stdin = strings.NewReader(stdin)
 	var out limitedBuffer
 	cmd.Stdout = &out
 	err := cmd.Run()
 	return out.String(), err == nil
 }
 
-// limitedBuffer keeps the first 1 MiB and takes the rest without a word.
+// limitedBuffer keeps the first scriptOutput bytes and takes the rest without a
+// word.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if room := DefaultMaxOutput - b.Len(); room > 0 {
+	if room := scriptOutput - b.Len(); room > 0 {
 		b.Buffer.Write(p[:min(room, len(p))])
 	}
 	return len(p), nil
 }
 
-func (r *runner) scriptVerdict(operation string, c *capture) func(context.Context) bool {
-	return func(ctx context.Context) bool {
-		_, yes := r.runScript(ctx, nil, r.script(r.reg.Adapter), operation, c.path)
-		return yes
-	}
+// ask runs a seam of this runner's adapter on a captured result.
+func (r *runner) ask(ctx context.Context, verb string, args ...string) (string, bool) {
+	return r.runScript(ctx, r.join, "", r.script(r.reg.Adapter), append([]string{verb}, args...)...)
+}
+
+func (r *runner) askScript(ctx context.Context, operation string, c *capture, _ string) bool {
+	verb := map[string]string{invoke.Silent: "silent", invoke.Terminal: "terminal"}[operation]
+	_, yes := r.ask(ctx, verb, c.path)
+	return yes
 }
 
 // autohandleFirst runs a self-announcing script's autohandle before the
 // announcement, which then covers only what is still unhandled. It reports
 // whether the script is self-announcing.
 func (r *runner) autohandleFirst(ctx context.Context, c *capture, report Report) bool {
-	if _, yes := r.runScript(ctx, nil, r.script(r.reg.Adapter), "self-announcing"); !yes {
+	if _, yes := r.ask(ctx, "self-announcing"); !yes {
 		return false
 	}
 	r.autohandle(ctx, c, report)
@@ -138,33 +142,32 @@ func (r *runner) autohandleFirst(ctx context.Context, c *capture, report Report)
 }
 
 func (r *runner) autohandle(ctx context.Context, c *capture, report Report) {
-	_, ok := r.runScript(ctx, nil, r.script(r.reg.Adapter), "autohandle", c.Source, strconv.FormatUint(c.Sequence, 10), c.path)
-	if ok {
-		report.Out("autohandled: " + c.Source)
+	if _, ok := r.ask(ctx, "autohandle", c.Source, strconv.FormatUint(c.Sequence, 10), c.path); ok {
+		report.Out("autohandled", c.Source)
 	}
 }
 
 // feedAnswers pipes what the script makes of the result to the hold that the
 // source is bound to, if there is one.
 func (r *runner) feedAnswers(ctx context.Context, c *capture, report Report) {
-	origin, ok := r.runScript(ctx, nil, r.holdScript(), "binding", c.Source)
+	origin, ok := r.runScript(ctx, r.join, "", r.holdScript(), "binding", c.Source)
 	origin = strings.TrimRight(origin, "\n")
 	if !ok || origin == "" {
 		return
 	}
-	answers, ok := r.runScript(ctx, nil, r.script(r.reg.Adapter), "answers", c.path)
-	if !ok {
+	answers, ok := r.ask(ctx, "answers", c.path)
+	if !ok || answers == "" {
 		return
 	}
-	source := "the captured result " + c.Source + " sequence " + strconv.FormatUint(c.Sequence, 10)
-	if _, ok := r.runScript(ctx, []byte(answers), r.holdScript(), "answers", origin, "--source", source); ok {
-		report.Out("answers-fed: " + c.Source)
+	from := "the captured result " + c.Source + " sequence " + strconv.FormatUint(c.Sequence, 10)
+	if _, ok := r.runScript(ctx, r.join, answers, r.holdScript(), "answers", origin, "--source", from); ok {
+		report.Out("answers-fed", c.Source)
 	}
 }
 
 // unbindHold tells the hold that a built-in source was retired.
 func (h *Host) unbindHold(ctx context.Context, source string) {
-	h.runScript(ctx, nil, h.holdScript(), "unbind", source)
+	h.runScript(ctx, nil, "", h.holdScript(), "unbind", source)
 }
 
 // Classify prints what the owner of a captured result calls it (commands:
@@ -182,40 +185,40 @@ func (h *Host) Classify(ctx context.Context, path string) (string, error) {
 	if !ok || suffix != "result" {
 		return "", fault.New(fault.ResultInvalid, "result file %s is not named <source>.<n>.result", fault.Path(abs))
 	}
-	return h.classify(ctx, abs, r)
-}
-
-func (h *Host) classify(ctx context.Context, path string, result home.ResultName) (string, error) {
 	inbox, err := h.place(false, home.Inbox)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fault.New(fault.SourceMissing, "no captured result %s", fault.Path(path))
+		return "", fault.New(fault.SourceMissing, "no captured result %s", fault.Path(abs))
 	}
 	if err != nil {
 		return "", err
 	}
 	defer inbox.Close()
-	if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err != nil || real != inbox.Path() {
-		return "", fault.New(fault.PathUnsafe, "result file %s is not directly in this home's inbox %s", fault.Path(path), fault.Path(inbox.Path()))
+	if real, err := filepath.EvalSymlinks(filepath.Dir(abs)); err != nil || real != inbox.Path() {
+		return "", fault.New(fault.PathUnsafe, "result file %s is not directly in this home's inbox %s", fault.Path(abs), fault.Path(inbox.Path()))
 	}
-	info, err := inbox.Lstat(result.String() + ".result")
+	info, err := inbox.Lstat(r.String() + ".result")
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fault.New(fault.SourceMissing, "no captured result %s", fault.Path(path))
+		return "", fault.New(fault.SourceMissing, "no captured result %s", fault.Path(abs))
 	}
 	if err != nil || !info.IsRegular() {
-		return "", fault.New(fault.LinkUnsafe, "%s is not a regular file; move it away", fault.Path(path))
+		return "", fault.New(fault.LinkUnsafe, "%s is not a regular file; move it away", fault.Path(abs))
 	}
-	adapter, err := readAdapter(inbox, result)
+	adapter, err := readAdapter(inbox, r)
 	if err != nil {
 		return "", err
 	}
-	owner, err := home.ReadOwner(inbox, result)
-	if err == nil {
-		return h.Host.Classify(ctx, lifecycle.Expected{Adapter: adapter, Owner: *owner}, filepath.Join(inbox.Path(), result.String()+".result"))
+	owner, err := home.ReadOwner(inbox, r)
+	if errors.Is(err, fs.ErrNotExist) {
+		return h.classifyBuiltin(ctx, adapter, abs)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	if err != nil {
 		return "", err
 	}
-	word, ok := h.runScript(ctx, nil, h.script(adapter), "classify", path)
+	return h.Host.Classify(ctx, lifecycle.Expected{Adapter: adapter, Owner: *owner}, h.Home.Join(home.Inbox, r.String()+".result"))
+}
+
+func (h *Host) classifyBuiltin(ctx context.Context, adapter, path string) (string, error) {
+	word, ok := h.runScript(ctx, nil, "", h.script(adapter), "classify", path)
 	word = strings.TrimSuffix(word, "\n")
 	if !ok || wire.CheckClassification(word) != "" {
 		return "", fault.New(fault.ProcessFailed, "the built-in adapter %s did not classify %s", adapter, fault.Path(path))

@@ -11,6 +11,7 @@ import (
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
+	"hawser/internal/home"
 	"hawser/internal/wire"
 	"hawser/lifecycle"
 	"hawser/lifecycle/filelock"
@@ -60,14 +61,16 @@ func NewHost(h *lifecycle.Host, env func(string) string) (*Host, error) {
 	return host, nil
 }
 
-func checkSource(source string) error {
+// CheckSource checks a source id as a person gives it. Errors: usage.
+func CheckSource(source string) error {
 	if must := wire.CheckSourceID(source); must != "" {
 		return fault.New(fault.Usage, "source id %s: must be %s", fault.Path(source), must)
 	}
 	return nil
 }
 
-func checkAdapter(adapter string) error {
+// CheckAdapter checks an adapter name as a person gives it. Errors: usage.
+func CheckAdapter(adapter string) error {
 	if must := wire.CheckAdapter(adapter); must != "" {
 		return fault.New(fault.Usage, "adapter %s: must be %s", fault.Path(adapter), must)
 	}
@@ -75,10 +78,10 @@ func checkAdapter(adapter string) error {
 }
 
 // claims opens the claim root, creating it when asked: outside any home, for
-// all homes of this user, so its path may lead over the user's own links.
+// all homes of this user, so its path may lead over the user's own links. It is
+// nil, without an error, when there is none.
 //
-// Errors: one that is fs.ErrNotExist; path-unsafe, owner-mismatch, mode-unsafe;
-// io.
+// Errors: owner-mismatch, mode-unsafe; io.
 func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 	if create {
 		if err := os.MkdirAll(h.Claims, 0o700); err != nil {
@@ -86,6 +89,9 @@ func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 		}
 	}
 	dir, err := openFollowing(h.Claims)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +113,8 @@ func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 
 // openFollowing opens a directory by its canonical path, whatever links led to
 // it.
+//
+// Errors: one that is fs.ErrNotExist; io.
 func openFollowing(path string) (*dirfd.Dir, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -121,7 +129,7 @@ func openFollowing(path string) (*dirfd.Dir, error) {
 
 // lockSource takes the machine-wide lock of a source.
 //
-// Errors: lock-unavailable after the lock timeout; those of claims.
+// Errors: lock-unavailable after the lock timeout; those of filelock.Acquire.
 func (h *Host) lockSource(ctx context.Context, claims *dirfd.Dir, source, command string) (*filelock.Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.lockTimeout())
 	defer cancel()
@@ -138,6 +146,8 @@ func (h *Host) lockTimeout() time.Duration {
 // place opens a directory of state. For external sources it is checked as every
 // directory of a home is. Built-in sources keep their older ways: a state root
 // that is a link or has looser modes still serves them (home: A home on disk).
+//
+// Errors: one that is fs.ErrNotExist; those of home.Open when external; io.
 func (h *Host) place(external bool, place string) (*dirfd.Dir, error) {
 	if external {
 		return h.Home.Open(place)
@@ -145,12 +155,36 @@ func (h *Host) place(external bool, place string) (*dirfd.Dir, error) {
 	return openFollowing(h.Home.Join(place))
 }
 
-// makePlace is place that creates what is missing.
+// makePlace is place that creates what is missing, with mode 0700 whatever the
+// umask and the parent's set-group bit: an external source may come later.
 func (h *Host) makePlace(external bool, place string) (*dirfd.Dir, error) {
 	if external {
 		return h.Home.Make(nil, place)
 	}
 	path := h.Home.Join(place)
+	dir, err := openFollowing(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return dir, err
+	}
+	parent, err := h.makeParent(place)
+	if err != nil {
+		return nil, err
+	}
+	defer parent.Close()
+	made, err := parent.Mkdir(filepath.Base(path), 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		return openFollowing(path) // somebody else was faster
+	}
+	return made, fault.Wrap(fault.IO, err, "cannot create %s", fault.Path(path))
+}
+
+// makeParent opens what is above a place of state, above the state root by any
+// way that leads there.
+func (h *Host) makeParent(place string) (*dirfd.Dir, error) {
+	if place != home.State {
+		return h.makePlace(false, home.State)
+	}
+	path := filepath.Dir(h.Home.State)
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot create %s", fault.Path(path))
 	}

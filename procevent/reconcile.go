@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"os/exec"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"hawser/internal/dirfd"
@@ -17,9 +15,6 @@ import (
 	"hawser/invoke"
 	"hawser/invoke/process"
 )
-
-// startTimeout bounds the wait for a started runner to own its source.
-const startTimeout = 30 * time.Second
 
 // Reconciled is what one pass did.
 type Reconciled struct {
@@ -31,78 +26,82 @@ type Reconciled struct {
 	Notes []error
 }
 
+// String is the line of the pass (commands: reconcile).
+func (r *Reconciled) String() string {
+	return fmt.Sprintf("published=%d started=%d stopped=%d uncertain=%d", r.Published, r.Started, r.Stopped, r.Uncertain)
+}
+
 // Reconcile is one idempotent pass over this home (commands: reconcile): it
 // settles what dead hosts and dead runners left, announces what is captured and
 // not handled, and starts a runner for each registration that has no live owner.
 //
 // Every step finds its own work by what is on disk, so a pass that was killed is
 // gone on with by the next. Two passes at once start no source twice: the source
-// lock arbitrates.
+// lock arbitrates. A home without sources is left as it is.
 //
 // Errors: those that keep the pass from being made at all; the rest is in the
 // result.
 func (h *Host) Reconcile(ctx context.Context) (*Reconciled, error) {
 	p := &pass{Host: h}
-	claims, err := h.claims(true)
+	claims, err := h.claims(false)
 	if err != nil {
 		return nil, err
 	}
-	defer claims.Close()
+	if claims != nil {
+		defer claims.Close()
+	}
 	p.claims = claims
-	p.settleAllRecords(ctx)
-	if err := p.releaseOrphans(ctx); err != nil {
+	p.settleRecords(ctx)
+	if err := p.endOrphans(ctx); err != nil {
 		return nil, err
 	}
-	idle, err := p.sources(ctx)
+	idle, err := p.idleSources(ctx)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := h.pending(p.fail)
-	if err != nil {
-		return nil, err
-	}
-	p.Published, err = h.announce(ctx, rows)
-	if err != nil {
+	if err := p.announcePending(ctx); err != nil {
 		return nil, err
 	}
 	p.start(ctx, idle)
-	return &p.Reconciled, ctx.Err()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return &p.Reconciled, nil
 }
 
 // pass is a Reconcile under way.
 type pass struct {
 	*Host
 	Reconciled
-	claims  *dirfd.Dir
-	blocked map[string]bool // sources of which an operation may still run
+	claims  *dirfd.Dir // nil when there is none
+	blocked []invoke.Found
 }
 
 func (p *pass) fail(err error) { p.Failed = append(p.Failed, err) }
 
-// note files an error where it belongs: what cannot be proved is uncertain and
-// does not fail the pass.
+// note files an error where it belongs: what cannot be proved is uncertain, and
+// does not fail the pass unless a record is malformed.
 func (p *pass) note(err error) {
-	if fault.Is(err, fault.ProcessIdentityUncertain) {
-		p.Uncertain++
-		p.Notes = append(p.Notes, err)
-		return
-	}
-	p.fail(err)
-}
-
-// settleAllRecords settles the invocation records of dead hosts. Nothing is
-// locked where there are none. A source of which a record is kept is blocked.
-func (p *pass) settleAllRecords(ctx context.Context) {
-	found, err := invoke.Look(p.Home)
-	if err != nil {
+	if !fault.Is(err, fault.ProcessIdentityUncertain) {
 		p.fail(err)
 		return
 	}
-	dead := false
-	for _, f := range found {
-		dead = dead || f.Malformed != nil || f.Host.State == process.Extinct
+	p.Uncertain++
+	if invoke.IsMalformed(err) {
+		p.fail(err)
+	} else {
+		p.Notes = append(p.Notes, err)
 	}
-	if !dead {
+}
+
+// settleRecords settles the invocation records of dead hosts. Nothing is locked
+// where there are none. A source of which a record is kept is blocked.
+func (p *pass) settleRecords(ctx context.Context) {
+	left, err := p.leftRecords()
+	if err != nil {
+		p.fail(err)
+	}
+	if len(left) == 0 {
 		return
 	}
 	var settled invoke.Settled
@@ -117,67 +116,140 @@ func (p *pass) settleAllRecords(ctx context.Context) {
 	if err != nil && len(settled.Failed) == 0 {
 		p.fail(err)
 	}
-	if len(settled.Failed) == 0 {
-		return
-	}
-	p.blocked = map[string]bool{}
-	found, _ = invoke.Look(p.Home)
-	for _, f := range found {
-		p.blocked[f.SourceID] = p.blocked[f.SourceID] || f.Host.State == process.Extinct
-	}
+	p.blocked, _ = p.leftRecords()
 }
 
-// releaseOrphans ends what claims of this home say of sources that it has no
+// leftRecords are the records of no live host.
+func (h *Host) leftRecords() ([]invoke.Found, error) {
+	found, err := h.look(invoke.Filter{})
+	return slices.DeleteFunc(found, func(f invoke.Found) bool { return f.Malformed == nil && f.Host.State == process.Live }), err
+}
+
+// isBlocked reports whether a record that was kept, and named, may be of the
+// source.
+func (p *pass) isBlocked(source string, external bool) bool {
+	return slices.ContainsFunc(p.blocked, func(f invoke.Found) bool {
+		return f.MayBeOf(source) && (f.Malformed == nil || external)
+	})
+}
+
+// endOrphans ends what claims of this home say of sources that it has no
 // registration of any more: a live runner is stopped, a dead one's claim
 // released.
-func (p *pass) releaseOrphans(ctx context.Context) error {
-	sources, err := claimedSources(p.claims)
-	if err != nil {
-		return err
-	}
-	for _, source := range sources {
-		if p.isRegistered(source) {
-			continue
-		}
-		o, err := p.owner(p.claims, source)
-		if err != nil {
-			p.fail(err)
-			continue
-		}
-		if o.claim == nil || o.claim.Home != p.Home.Path {
-			continue
-		}
-		stopped, err := p.evict(ctx, p.claims, source)
+func (p *pass) endOrphans(ctx context.Context) error {
+	return p.eachUnregistered(p.claims, func(source string) {
+		stopped, err := p.endOwner(ctx, p.claims, source)
 		if stopped {
 			p.Stopped++
 		}
 		if err != nil {
 			p.note(err)
 		}
+	})
+}
+
+// eachUnregistered calls visit with every source of which a claim is of this
+// home and no registration is in it.
+func (h *Host) eachUnregistered(claims *dirfd.Dir, visit func(source string)) error {
+	sources, err := claimedSources(claims)
+	if err != nil {
+		return err
+	}
+	registered := map[string]bool{}
+	if err := h.eachName(func(_ *dirfd.Dir, source string) { registered[source] = true }); err != nil {
+		return err
+	}
+	for _, source := range sources {
+		if registered[source] {
+			continue
+		}
+		// One that cannot be read may be anybody's.
+		if o, err := h.owner(claims, source); err == nil && h.owns(o) {
+			visit(source)
+		}
 	}
 	return nil
 }
 
-func claimedSources(claims *dirfd.Dir) ([]string, error) {
+func claimedSources(claims *dirfd.Dir) (sources []string, err error) {
+	if claims == nil {
+		return nil, nil
+	}
 	names, err := claims.Names()
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(claims.Path()))
 	}
-	var sources []string
 	for _, name := range names {
-		if source, ok := strings.CutSuffix(name, claimSuffix); ok && checkSource(source) == nil {
+		if source, ok := strings.CutSuffix(name, claimSuffix); ok && CheckSource(source) == nil {
 			sources = append(sources, source)
 		}
 	}
 	return sources, nil
 }
 
-// sources looks at every registration and returns those that want a runner.
-func (p *pass) sources(ctx context.Context) (idle []string, err error) {
+// endOwner ends the owner of a source that this home has no registration of,
+// dead or alive. The registration is looked for again under the source lock: it
+// may have come with its runner meanwhile.
+//
+// Errors: those of stopRunner and succeed; lock-unavailable.
+func (h *Host) endOwner(ctx context.Context, claims *dirfd.Dir, source string) (stopped bool, err error) {
+	ended := false
+	defer func() {
+		if ended {
+			h.unbindHold(ctx, source)
+		}
+	}()
+	lock, err := h.lockSource(ctx, claims, source, "stop")
+	if err != nil {
+		return false, err
+	}
+	defer lock.Release()
+	if h.isRegistered(source) {
+		return false, nil
+	}
+	o, stopped, err := h.stopRunner(claims, source)
+	if err == nil && h.owns(o) {
+		ended, err = h.succeed(claims, source, o)
+	}
+	if errors.Is(err, errUnsettled) {
+		err = nil // its package is the next pass's to settle
+	}
+	return stopped, err
+}
+
+// releaseDead releases the claim of a dead owner, after looking again under the
+// source lock: another pass may have started a runner meanwhile.
+//
+// Errors: those of succeed; lock-unavailable.
+func (h *Host) releaseDead(ctx context.Context, claims *dirfd.Dir, source string) (stopped bool, err error) {
+	ended := false
+	defer func() {
+		if ended {
+			h.unbindHold(ctx, source)
+		}
+	}()
+	lock, err := h.lockSource(ctx, claims, source, "release")
+	if err != nil {
+		return false, err
+	}
+	defer lock.Release()
+	o, err := h.owner(claims, source)
+	if err == nil {
+		err = o.doubt(source)
+	}
+	if err != nil || o.live() {
+		return false, err
+	}
+	ended, err = h.succeed(claims, source, o)
+	return err == nil && o.orphaned(), err
+}
+
+// idleSources looks at every registration and returns those that want a runner.
+func (p *pass) idleSources(ctx context.Context) (idle []string, err error) {
 	err = p.eachSource(func(source string, reg *registered, err error) {
 		if err == nil {
 			var wants bool
-			wants, err = p.settle(ctx, source)
+			wants, err = p.wantsRunner(ctx, source, reg.external())
 			if wants {
 				idle = append(idle, source)
 			}
@@ -189,79 +261,32 @@ func (p *pass) sources(ctx context.Context) (idle []string, err error) {
 	return idle, err
 }
 
-// eachSource calls visit with every registration of this home, malformed ones
-// too.
-func (h *Host) eachSource(visit func(source string, reg *registered, err error)) error {
-	dir, err := h.place(false, home.Procevent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	sources, err := home.Sources(dir)
-	if err != nil {
-		return err
-	}
-	checked := errors.New("not checked yet")
-	for _, source := range sources {
-		reg, err := readFrom(dir, source)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // retired meanwhile
-		}
-		if err == nil && reg.external() {
-			// The directory is the same for all: one check serves them.
-			if checked != nil {
-				checked = h.samePlace(dir)
-			}
-			err = checked
-		}
-		visit(source, reg, err)
-		if reg != nil {
-			reg.close()
-		}
-	}
-	return nil
-}
-
-// samePlace checks the procevent directory the strict way, and that it is dir.
-func (h *Host) samePlace(dir *dirfd.Dir) error {
-	strict, err := h.Home.Open(home.Procevent)
-	if err != nil {
-		return err
-	}
-	defer strict.Close()
-	a, errA := strict.Info()
-	b, errB := dir.Info()
-	if err := errors.Join(errA, errB); err != nil {
-		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(dir.Path()))
-	}
-	if !a.Same(b) {
-		return replaced(dir.Path())
-	}
-	return nil
-}
-
-// settle releases a dead owner of a source and reports whether it wants a
+// wantsRunner releases a dead owner of a source and reports whether it wants a
 // runner. One with a live owner costs two small reads and no lock.
-func (p *pass) settle(ctx context.Context, source string) (wants bool, err error) {
+func (p *pass) wantsRunner(ctx context.Context, source string, external bool) (bool, error) {
 	o, err := p.owner(p.claims, source)
-	if err != nil || o.live() || p.blocked[source] {
+	if err != nil || o.live() || p.isBlocked(source, external) {
 		return false, err
 	}
-	if o.uncertain() {
-		return false, fault.New(fault.ProcessIdentityUncertain, "source %s: %s", source, o.reason())
+	if err := o.doubt(source); err != nil {
+		return false, err
 	}
-	if o.claim != nil || o.stamp != 0 {
-		stopped, err := p.evict(ctx, p.claims, source)
+	if o.exists {
+		stopped, err := p.releaseDead(ctx, p.claims, source)
 		if stopped {
 			p.Stopped++
+		}
+		if errors.Is(err, errUnsettled) {
+			return true, nil // the runner settles it before it claims
 		}
 		if err != nil || !p.isRegistered(source) {
 			return false, err
 		}
 	}
+	return p.pauseIsOver(source)
+}
+
+func (p *pass) pauseIsOver(source string) (bool, error) {
 	state, err := p.place(false, home.State)
 	if err != nil {
 		return false, err
@@ -271,265 +296,106 @@ func (p *pass) settle(ctx context.Context, source string) (wants bool, err error
 	return time.Now().After(until), nil
 }
 
-// evict ends the owner of a source under its lock, dead or alive: a live runner
-// is told to stop, waited for its own clean-up and a margin, then killed; its
-// claim is released. A runner of another home is not touched.
-//
-// Errors: those of release; process-cleanup-failed for a runner that would not
-// end; lock-unavailable.
-func (h *Host) evict(ctx context.Context, claims *dirfd.Dir, source string) (stopped bool, err error) {
-	lock, err := h.lockSource(ctx, claims, source, "stop")
-	if err != nil {
-		return false, err
-	}
-	defer lock.Release()
-	return h.evictLocked(claims, source)
-}
-
-// stopMargin is what a runner that is told to stop has before it is killed: the
-// budget of its own stopping and more (processes: An operation, step by step).
-const stopMargin = 3 * time.Second
-
-func (h *Host) evictLocked(claims *dirfd.Dir, source string) (stopped bool, err error) {
-	o, err := h.owner(claims, source)
-	if err != nil || o.claim == nil && o.stamp == 0 {
-		return false, err
-	}
-	if o.uncertain() {
-		return false, fault.New(fault.ProcessIdentityUncertain, "source %s: %s", source, o.reason())
-	}
-	if o.live() && o.claim.Home != h.Home.Path {
-		return false, nil
-	}
-	stopped = o.live() || o.orphaned()
-	if o.live() {
-		start, _ := parseRunnerIdentity(o.claim.Identity)
-		if !process.Terminate(o.claim.PID, start, stopMargin) {
-			return false, fault.New(fault.ProcessCleanupFailed, "the runner %d of source %s did not end after KILL; see ps -o pid,stat,wchan,args -p %[1]d", o.claim.PID, source)
-		}
-		if o, err = h.owner(claims, source); err != nil {
-			return stopped, err
-		}
-		if o.uncertain() {
-			return stopped, uncertainGroup(source, o.claim.PID, o.reason())
-		}
-	}
-	if err := h.checkForeignOrphan(o, source); err != nil {
-		return stopped, err
-	}
-	return stopped, h.release(claims, source, o)
-}
-
-// checkForeignOrphan refuses to take over from a dead runner of another home
-// that left a package running: its record, and the lock to settle it under, are
-// that home's.
-func (h *Host) checkForeignOrphan(o ownership, source string) error {
-	c := o.claim
-	if c == nil || c.Home == h.Home.Path || c.State == nil {
+// eachName calls visit with the name of every registration of this home, in the
+// directory that holds it.
+func (h *Host) eachName(visit func(dir *dirfd.Dir, source string)) error {
+	dir, err := h.place(false, home.Procevent)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	found, err := invoke.Look(&home.Home{Path: c.Home, State: c.State.Path})
 	if err != nil {
-		return nil // no records that could be judged: that home is gone or refused
+		return err
 	}
-	for _, f := range found {
-		if f.SourceID == source && (f.Host.State != process.Extinct || f.Group.State != process.Extinct) {
-			return fault.New(fault.ProcessIdentityUncertain, "source %s was owned by the home %s, whose package is still running; run fm-procevent reconcile there first: FM_HOME=%[2]s fm-procevent reconcile", source, fault.Path(c.Home))
-		}
-	}
-	return nil
-}
-
-// start starts a runner for each source, all at once, and waits until each owns
-// its source or has ended.
-func (p *pass) start(ctx context.Context, sources []string) {
-	type launched struct {
-		source string
-		owned  *os.File
-		cmd    *exec.Cmd
-	}
-	var runners []launched
+	defer dir.Close()
+	sources, err := home.Sources(dir)
 	for _, source := range sources {
-		if ctx.Err() != nil {
-			return
+		visit(dir, source)
+	}
+	return err
+}
+
+// Sources returns the ids of this home's registrations, in byte order, those of
+// malformed ones too.
+func (h *Host) Sources() (sources []string, err error) {
+	err = h.eachName(func(_ *dirfd.Dir, source string) { sources = append(sources, source) })
+	return sources, err
+}
+
+// eachSource calls visit with every registration of this home, malformed ones
+// too, and with what an external one is refused for.
+func (h *Host) eachSource(visit func(source string, reg *registered, err error)) error {
+	var places error
+	looked := false
+	return h.eachName(func(dir *dirfd.Dir, source string) {
+		reg, err := readFrom(dir, source)
+		if errors.Is(err, fs.ErrNotExist) {
+			return // retired meanwhile
 		}
-		cmd, owned, err := launch(source)
-		if err != nil {
-			p.fail(fault.Wrap(fault.IO, err, "cannot start a runner for source %s", source))
-			continue
+		if err == nil {
+			defer reg.close()
 		}
-		runners = append(runners, launched{source, owned, cmd})
-	}
-	end := time.Now().Add(startTimeout)
-	for _, r := range runners {
-		switch owned(r.owned, end) {
-		case ownedByRunner:
-			p.Started++
-			_ = r.cmd.Process.Release()
-		case ownedByOther:
-			_ = r.cmd.Wait()
-		default:
-			p.fail(fault.New(fault.Internal, "the runner of source %s ended before it owned the source; to see why: fm-procevent start %[1]s", r.source))
-			_ = r.cmd.Process.Release()
-		}
-	}
-}
-
-// The bytes by which a runner tells who started it that its source has an owner.
-const (
-	ownedByRunner = 'o'
-	ownedByOther  = 'x'
-)
-
-// launch starts this program again as a runner in a session of its own, which
-// outlives this process. The pipe tells when it owns its source, and nothing
-// else: it is no authority.
-func launch(source string) (*exec.Cmd, *os.File, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	near, far, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	defer far.Close()
-	cmd := exec.Command(exe, "start", "--tell-owner", source)
-	cmd.ExtraFiles = []*os.File{far}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		near.Close()
-		return nil, nil, err
-	}
-	return cmd, near, nil
-}
-
-// owned reads the runner's word; 0 when it ended or took too long.
-func owned(pipe *os.File, end time.Time) byte {
-	defer pipe.Close()
-	_ = pipe.SetReadDeadline(end)
-	var word [1]byte
-	if n, _ := pipe.Read(word[:]); n == 1 {
-		return word[0]
-	}
-	return 0
-}
-
-// TellOwner is the runner's end of launch: what to call when the source is
-// owned. It is a pipe on descriptor 3, closed afterwards so that no package can
-// inherit it.
-func TellOwner() func(ours bool) {
-	pipe := os.NewFile(3, "owner")
-	syscall.CloseOnExec(3)
-	return func(ours bool) {
-		word := byte(ownedByOther)
-		if ours {
-			word = ownedByRunner
-		}
-		_, _ = pipe.Write([]byte{word})
-		_ = pipe.Close()
-	}
-}
-
-// String is the line of the pass (commands: reconcile).
-func (r *Reconciled) String() string {
-	return fmt.Sprintf("published=%d started=%d stopped=%d uncertain=%d", r.Published, r.Started, r.Stopped, r.Uncertain)
-}
-
-// Listed is one row of list.
-type Listed struct {
-	Source, Adapter, Owner string
-	Pending                int
-}
-
-// List describes the sources of this home (commands: list). What is malformed or
-// uncertain is passed to explain, with what a person can do; a malformed one is
-// not listed. It changes nothing.
-//
-// Errors: those that keep the list from being made; failed says that a
-// registration was malformed.
-func (h *Host) List(explain func(error)) (rows []Listed, failed bool, err error) {
-	claims, err := h.claims(false)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, false, err
-	}
-	if claims != nil {
-		defer claims.Close()
-	}
-	pending, err := h.pendingCounts()
-	if err != nil {
-		return nil, false, err
-	}
-	records, lookErr := invoke.Look(h.Home)
-	err = h.eachSource(func(source string, reg *registered, err error) {
-		if err != nil {
-			failed = true
-			explain(err)
-			return
-		}
-		o := noOwner
-		if claims != nil {
-			if o, err = h.owner(claims, source); err != nil {
-				failed = true
-				explain(err)
-				return
+		if err == nil && reg.external() {
+			if !looked { // the directories are the same for all
+				looked, places = true, h.checkPlaces(dir)
+			}
+			if places != nil {
+				err = fmt.Errorf("source %s: %w", source, places)
 			}
 		}
-		word, why := ownerWord(source, o, records, reg.external(), lookErr)
-		if why != nil {
-			explain(why)
-		}
-		rows = append(rows, Listed{source, reg.Adapter, word, pending[source]})
+		visit(source, reg, err)
 	})
-	return rows, failed, err
 }
 
-// ownerWord is what list says of a source's owner, and why if a person should
-// know.
-func ownerWord(source string, o ownership, records []invoke.Found, external bool, lookErr error) (string, error) {
-	switch {
-	case o.live():
-		return "live", nil
-	case o.uncertain():
-		return "uncertain", fault.New(fault.ProcessIdentityUncertain, "source %s: %s", source, o.reason())
-	case o.orphaned():
-		return "orphaned", fault.New(fault.ProcessIdentityUncertain, "source %s: its runner %d is dead and its command still runs; fm-procevent reconcile ends it", source, o.claim.PID)
+// checkPlaces checks what external sources need the strict way, and that it is
+// dir that their registrations are read from.
+func (h *Host) checkPlaces(dir *dirfd.Dir) error {
+	strict, err := h.Home.Open(home.Procevent)
+	if err != nil {
+		return err
 	}
-	if external && lookErr != nil {
-		return "uncertain", lookErr
+	defer strict.Close()
+	if err := sameDir(strict, dir); err != nil {
+		return err
 	}
-	for _, f := range records {
-		if f.SourceID != source || !external {
-			continue
-		}
-		switch {
-		case f.Host.State != process.Extinct, f.Group.State == process.Uncertain:
-			return "uncertain", fault.New(fault.ProcessIdentityUncertain, "source %s has no live runner, but an operation of it may run: %s %s", source, f.Host.Reason, f.Group.Reason)
-		case f.Group.State == process.Live:
-			return "orphaned", fault.New(fault.ProcessIdentityUncertain, "source %s: its runner is dead and its package still runs; fm-procevent reconcile ends it", source)
-		}
+	inbox, err := h.Home.Open(home.Inbox)
+	if err == nil {
+		inbox.Close()
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return "none", nil
+	return err
 }
 
-func (h *Host) pendingCounts() (map[string]int, error) {
-	inbox, err := h.place(false, home.Inbox)
+func (h *Host) isRegistered(source string) bool {
+	dir, err := h.place(false, home.Procevent)
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	_, err = dir.Lstat(source + registrationSuffix)
+	return err == nil
+}
+
+// announcePending announces what is captured and not handled. A result that
+// cannot be announced is named and leaves the others announced.
+func (p *pass) announcePending(ctx context.Context) error {
+	inbox, err := p.place(false, home.Inbox)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer inbox.Close()
-	results, err := home.Results(inbox)
+	rows, err := pending(inbox, p.fail)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	counts := map[string]int{}
-	for _, r := range results {
-		if !r.Handled {
-			counts[r.Source]++
-		}
+	state, err := p.place(false, home.State)
+	if err != nil {
+		return err
 	}
-	return counts, nil
+	defer state.Close()
+	p.Published, err = p.announce(ctx, state, rows)
+	return err
 }

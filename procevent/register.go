@@ -1,19 +1,19 @@
 package procevent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"unicode/utf8"
 
 	"hawser/binding"
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
-	"hawser/invoke"
 	"hawser/lifecycle"
 )
 
@@ -21,13 +21,14 @@ const (
 	registrationSuffix = ".source"
 	runnerSuffix       = ".runner"
 	registrationLimit  = 1 << 20
+	commandLimit       = registrationLimit - 4096 // the rest of a record is less
 )
 
 // registered is a registration and the file that it was read from.
 type registered struct {
 	*home.Registration
 	file *os.File // held open, so that its inode number is not given out again
-	id   string   // of the file, as a claim names it
+	id   fileID   // of the file, as a claim names it
 }
 
 func (r *registered) external() bool { return r.Owner != nil }
@@ -67,6 +68,15 @@ func (h *Host) read(source string) (*registered, error) {
 	return r, nil
 }
 
+// readIfAny is read that returns nil for a source that is not registered.
+func (h *Host) readIfAny(source string) (*registered, error) {
+	reg, err := h.read(source)
+	if fault.Is(err, fault.SourceMissing) {
+		return nil, nil
+	}
+	return reg, err
+}
+
 // readFrom reads a registration from an open directory.
 func readFrom(dir *dirfd.Dir, source string) (*registered, error) {
 	name := source + registrationSuffix
@@ -101,7 +111,7 @@ func readFrom(dir *dirfd.Dir, source string) (*registered, error) {
 		file.Close()
 		return nil, err
 	}
-	return &registered{reg, file, fileID(info)}, nil
+	return &registered{reg, file, idOf(info)}, nil
 }
 
 // checkExternal refuses an external registration in directories that are not
@@ -113,7 +123,7 @@ func (h *Host) checkExternal(r *registered) error {
 	}
 	defer dir.Close()
 	info, err := dir.Lstat(r.Source + registrationSuffix)
-	if err != nil || fileID(info) != r.id {
+	if err != nil || idOf(info) != r.id {
 		return fault.New(fault.PathUnsafe, "the registration of %s was replaced while it was read; try again", r.Source)
 	}
 	return nil
@@ -124,28 +134,49 @@ func (h *Host) checkExternal(r *registered) error {
 //
 // Errors: usage; adapter-unbound when no such built-in is installed;
 // source-busy when an external registration of that name may not be replaced;
-// lock-unavailable; io.
+// registration-invalid for one that cannot be read; lock-unavailable; io.
 func (h *Host) Register(ctx context.Context, adapter, source string, argv []string) error {
-	if err := errors.Join(checkAdapter(adapter), checkSource(source)); err != nil {
+	if err := cmp.Or(CheckAdapter(adapter), CheckSource(source), CheckCommand(argv)); err != nil {
 		return err
-	}
-	if len(argv) == 0 || argv[0] == "" {
-		return fault.New(fault.Usage, "no command given: fm-procevent register %s %s -- COMMAND [ARGUMENT...]", adapter, source)
-	}
-	for _, arg := range argv {
-		if wire.HasControl(arg) || !isText(arg) {
-			return fault.New(fault.Usage, "argument %q holds a control character or is not UTF-8, which no record can hold", arg)
-		}
 	}
 	if ok, err := h.Home.BuiltinAdapter(adapter); err != nil {
 		return err
 	} else if !ok {
 		return fault.New(fault.AdapterUnbound, "no built-in adapter %s is installed (fm-procevent-%[1]s.sh); to register a bound package: fm-procevent register-extension", adapter)
 	}
+	if err := h.settle(ctx, source, false); err != nil {
+		return err
+	}
 	return h.replace(ctx, &home.Registration{Source: source, Adapter: adapter, Argv: argv})
 }
 
-func isText(s string) bool { return strings.ToValidUTF8(s, "") == s }
+// CheckCommand checks a built-in's command as a person gives it: what a
+// line-based record can hold (home: Registration). Errors: usage.
+func CheckCommand(argv []string) error {
+	if len(argv) == 0 || argv[0] == "" {
+		return fault.New(fault.Usage, "no command given after --")
+	}
+	size := 0
+	for _, arg := range argv {
+		if wire.HasControl(arg) || !utf8.ValidString(arg) {
+			return fault.New(fault.Usage, "argument %q holds a control character or is not UTF-8, which no record can hold", arg)
+		}
+		size += len(arg) + 1
+	}
+	if size > commandLimit {
+		return fault.New(fault.Usage, "a command of %d bytes is longer than the %d that a record can hold; put it into a script", size, commandLimit)
+	}
+	return nil
+}
+
+// CheckConfigRef checks a configuration reference as a person gives it. Errors:
+// usage.
+func CheckConfigRef(ref string) error {
+	if must := wire.CheckConfigRef(ref); must != "" {
+		return fault.New(fault.Usage, "--config-ref: must be %s", must)
+	}
+	return nil
+}
 
 // RegisterExtension registers a source of a bound package (commands:
 // register-extension): resolved, verified, handshaken and recorded under one
@@ -153,17 +184,14 @@ func isText(s string) bool { return strings.ToValidUTF8(s, "") == s }
 //
 // Errors: usage; those of lifecycle.Host.Enable; source-busy; io.
 func (h *Host) RegisterExtension(ctx context.Context, adapter, source, configRef string) (*home.Registration, error) {
-	if err := errors.Join(checkAdapter(adapter), checkSource(source)); err != nil {
+	if err := cmp.Or(CheckAdapter(adapter), CheckSource(source), CheckConfigRef(configRef)); err != nil {
 		return nil, err
-	}
-	if must := wire.CheckConfigRef(configRef); must != "" {
-		return nil, fault.New(fault.Usage, "--config-ref: must be %s", must)
 	}
 	var reg *home.Registration
 	err := h.Enable(ctx, "register-extension "+source, adapter, func(record binding.Record) error {
 		owner := lifecycle.OwnerOf(record)
 		reg = &home.Registration{Source: source, Adapter: adapter, Owner: &owner, ConfigRef: configRef, Token: string(wire.RandomToken())}
-		if _, err := invoke.Settle(h.Home, invoke.Filter{SourceID: source}); err != nil {
+		if _, err := h.settleLocked(source, true); err != nil {
 			return err
 		}
 		return h.replace(ctx, reg)
@@ -189,13 +217,12 @@ func (h *Host) replace(ctx context.Context, reg *home.Registration) error {
 	if err := h.checkReplaceable(claims, reg.Source); err != nil {
 		return err
 	}
-	external := reg.Owner != nil
-	dir, err := h.makePlace(external, home.Procevent)
+	dir, err := h.makePlace(reg.Owner != nil, home.Procevent)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	state, err := h.place(external, home.State)
+	state, err := h.place(reg.Owner != nil, home.State)
 	if err != nil {
 		return err
 	}
@@ -213,11 +240,8 @@ func (h *Host) replace(ctx context.Context, reg *home.Registration) error {
 // live, uncertain, orphaned or terminal-pending (commands). One that cannot be
 // read belongs to nobody, and its name is not taken over either.
 func (h *Host) checkReplaceable(claims *dirfd.Dir, source string) error {
-	old, err := h.read(source)
-	if fault.Is(err, fault.SourceMissing) {
-		return nil
-	}
-	if err != nil {
+	old, err := h.readIfAny(source)
+	if err != nil || old == nil {
 		return err
 	}
 	defer old.close()
@@ -232,8 +256,8 @@ func (h *Host) checkReplaceable(claims *dirfd.Dir, source string) error {
 	switch {
 	case o.live():
 		return fault.New(fault.SourceBusy, "source %s has a live runner; %s", source, retire)
-	case o.uncertain():
-		return fault.New(fault.SourceBusy, "source %s: %s", source, o.reason())
+	case o.doubt(source) != nil:
+		return fault.New(fault.SourceBusy, "%v", o.doubt(source))
 	case o.orphaned():
 		return fault.New(fault.SourceBusy, "source %s has processes of a dead runner; %s", source, retire)
 	case o.claim != nil && o.claim.Terminal:

@@ -1,7 +1,6 @@
 package procevent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,18 +52,13 @@ func (r row) line(now time.Time, sequence uint64) string {
 //
 // The sequence is written before the rows: a crash between skips numbers, and
 // never gives one out twice. A crash within the append leaves a line without an
-// end, which the next append ends first.
+// end; the next append ends it, and announces again what it was to announce.
 //
 // Errors: lock-unavailable; link-unsafe; io.
-func (h *Host) announce(ctx context.Context, rows []row) (int, error) {
+func (h *Host) announce(ctx context.Context, state *dirfd.Dir, rows []row) (int, error) {
 	if len(rows) == 0 {
 		return 0, nil
 	}
-	state, err := h.place(false, home.State)
-	if err != nil {
-		return 0, err
-	}
-	defer state.Close()
 	ctx, cancel := context.WithTimeout(ctx, h.lockTimeout())
 	defer cancel()
 	lock, err := linklock.Acquire(ctx, state, queueLock, h.Waiting)
@@ -85,41 +80,67 @@ func (h *Host) announce(ctx context.Context, rows []row) (int, error) {
 // queue is the open queue and what was read of it.
 type queue struct {
 	file    *os.File
-	keys    map[string]bool
-	highest uint64 // sequence of any row
-	torn    bool   // the last line has no end
+	keys    map[string]bool // of whole rows
+	highest uint64          // sequence of any row
+	torn    bool            // the last line has no end
 }
 
 func openQueue(state *dirfd.Dir) (*queue, error) {
 	path := filepath.Join(state.Path(), queueName)
+	// Non-blocking: opening a FIFO must not hang.
 	fd, err := unix.Openat(state.Fd(), queueName, unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.ELOOP) {
-		return nil, fault.New(fault.LinkUnsafe, "%s is a link; move it away", fault.Path(path))
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO) {
+		return nil, notRegular(path)
 	}
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 	}
 	q := &queue{file: os.NewFile(uintptr(fd), path), keys: map[string]bool{}}
-	data, err := readUpTo(q.file, queueLimit)
+	if err := q.read(); err != nil {
+		q.file.Close()
+		return nil, err
+	}
+	return q, nil
+}
+
+func notRegular(path string) error {
+	return fault.New(fault.LinkUnsafe, "%s is not a regular file; move it away", fault.Path(path))
+}
+
+func (q *queue) read() error {
+	info, err := q.file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		return notRegular(q.file.Name())
+	}
+	var data []byte
+	if err == nil {
+		data, err = readUpTo(q.file, queueLimit)
+	}
 	if err == nil && len(data) > queueLimit {
 		err = errors.New("it is too long to be read")
 	}
 	if err != nil {
-		q.file.Close()
-		return nil, fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(path))
+		return fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(q.file.Name()))
 	}
-	q.torn = len(data) > 0 && data[len(data)-1] != '\n'
-	for line := range bytes.Lines(data) {
-		fields := strings.SplitN(string(line), "\t", 5)
-		if len(fields) < 4 {
+	q.take(data)
+	return nil
+}
+
+// take reads what the queue holds. A line of another form is somebody else's, or
+// the rest of a crash: it announces nothing.
+func (q *queue) take(data []byte) {
+	for line := range strings.Lines(string(data)) {
+		line, q.torn = strings.CutSuffix(line, "\n")
+		q.torn = !q.torn
+		fields := strings.Split(line, "\t")
+		if len(fields) < 5 || q.torn {
 			continue
 		}
-		q.keys[strings.TrimSuffix(fields[3], "\n")] = true
-		if n, err := strconv.ParseUint(fields[1], 10, 63); err == nil {
+		q.keys[fields[3]] = true
+		if n, err := strconv.ParseUint(fields[1], 10, 62); err == nil {
 			q.highest = max(q.highest, n)
 		}
 	}
-	return q, nil
 }
 
 func (q *queue) append(state *dirfd.Dir, rows []row) (int, error) {
@@ -164,10 +185,13 @@ func (q *queue) takeSequences(state *dirfd.Dir, n uint64) (uint64, error) {
 	path := filepath.Join(state.Path(), queueSeq)
 	last := q.highest
 	file, _, err := state.OpenFile(queueSeq)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, dirfd.ErrLink), errors.Is(err, dirfd.ErrNotRegular):
+		return 0, notRegular(path)
+	case err != nil:
 		return 0, fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(path))
-	}
-	if err == nil {
+	default:
 		data, err := readUpTo(file, 64)
 		file.Close()
 		if err != nil {
@@ -185,18 +209,10 @@ func (q *queue) takeSequences(state *dirfd.Dir, n uint64) (uint64, error) {
 	return last + 1, nil
 }
 
-// pending lists the captured results of this home that are not handled. A result
+// pending lists the captured results in an inbox that are not handled. A result
 // whose adapter cannot be read is passed to bad, and the others are still
 // announced.
-func (h *Host) pending(bad func(error)) ([]row, error) {
-	inbox, err := h.place(false, home.Inbox)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer inbox.Close()
+func pending(inbox *dirfd.Dir, bad func(error)) ([]row, error) {
 	results, err := home.Results(inbox)
 	if err != nil {
 		return nil, err
@@ -214,6 +230,17 @@ func (h *Host) pending(bad func(error)) ([]row, error) {
 		rows = append(rows, row{adapter, r.ResultName})
 	}
 	return rows, nil
+}
+
+// first puts the row of this result, if it has one, before the others (commands:
+// start).
+func (c *capture) first(rows []row) []row {
+	if i := slices.IndexFunc(rows, func(r row) bool { return r.ResultName == c.ResultName }); i > 0 {
+		own := rows[i]
+		copy(rows[1:], rows[:i])
+		rows[0] = own
+	}
+	return rows
 }
 
 // readAdapter reads the .adapter side file of a captured result.

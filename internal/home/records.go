@@ -182,11 +182,11 @@ func parseOwner(fields []field) (*Owner, error) {
 
 // splitRecord splits a registration into its keyed lines and its arguments.
 func splitRecord(data []byte) ([]field, []string, error) {
-	head, rest, ok := bytes.Cut(data, []byte("argv:\n"))
-	if !ok || len(head) > 0 && head[len(head)-1] != '\n' {
+	head, rest, ok := bytes.Cut(data, []byte("\nargv:\n")) // a value may end in "argv:"
+	if !ok {
 		return nil, nil, errors.New("there is no argv: line")
 	}
-	fields, err := keyedLines(head)
+	fields, err := keyedLines(append(head[:len(head):len(head)], '\n'))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -43,6 +43,12 @@ func TestParseRegistration(t *testing.T) {
 	if got := string(reg.Encode()); got != externalRecord {
 		t.Fatalf("encoded as\n%s", got)
 	}
+	// A reference may look like the line that ends the keyed ones.
+	other := strings.Replace(externalRecord, "config_ref=main", "config_ref=file:argv:", 1)
+	reg, err = ParseRegistration("feed.main", []byte(other))
+	if err != nil || reg.ConfigRef != "file:argv:" {
+		t.Fatalf("got %+v, %v", reg, err)
+	}
 	builtin := "adapter=ci\nargc=2\nargv:\n--flag=x\n\n"
 	reg, err = ParseRegistration("ci", []byte(builtin))
 	if err != nil {

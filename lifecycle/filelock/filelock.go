@@ -39,11 +39,15 @@ type holder struct {
 // Acquire takes the lock on the file name in dir, a checked private directory,
 // creating it with mode 0600, and writes command into it. It waits until ctx
 // ends; waiting, if not nil, is told after a second whom for. Two locks on one
-// file exclude each other in one process too.
+// file exclude each other in one process too. Once ctx has ended it takes no
+// lock, not even a free one: who told this process to stop may count on that.
 //
-// Errors: lock-unavailable when ctx ended first, naming the holder; link-unsafe,
-// owner-mismatch; io.
+// Errors: lock-unavailable when ctx ended first, naming the holder; the cause of
+// one that had ended before; link-unsafe, owner-mismatch; io.
 func Acquire(ctx context.Context, dir *dirfd.Dir, name, command string, waiting func(line string)) (*Lock, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	path := filepath.Join(dir.Path(), name)
 	for {
 		f := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW), flock.SetPermissions(0o600))

@@ -1,0 +1,246 @@
+package procevent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"hawser/internal/dirfd"
+	"hawser/internal/fault"
+	"hawser/internal/home"
+	"hawser/invoke"
+	"hawser/invoke/process"
+)
+
+// Swept is what a sweep did.
+type Swept struct {
+	Attempted int
+	Failed    []error // sources that were not retired, and what is left
+}
+
+// SweepHome retires every source of this home, each by its own identity, then
+// insists that no registration, runner, claim or record of it is left (commands:
+// sweep-home). A source that cannot be retired leaves the others retired.
+//
+// Errors: those that keep the sweep from being made at all; the rest is in the
+// result.
+func (h *Host) SweepHome(ctx context.Context) (*Swept, error) {
+	s := &sweep{Host: h}
+	conditions := map[string]Condition{}
+	err := h.eachSource(func(source string, reg *registered, err error) {
+		s.Attempted++
+		switch {
+		case err != nil:
+			s.fail(err)
+		case reg.external():
+			conditions[source] = Condition{IfOwner: reg.Token}
+		default:
+			conditions[source] = Condition{IfMatches: &Match{reg.Adapter, reg.Argv}}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, source := range slices.Sorted(maps.Keys(conditions)) {
+		if err := h.Retire(ctx, source, conditions[source]); err != nil {
+			s.fail(err)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	s.endOrphans(ctx)
+	if len(s.Failed) == 0 {
+		s.insist()
+	}
+	return &s.Swept, nil
+}
+
+// sweep is a SweepHome under way.
+type sweep struct {
+	*Host
+	Swept
+}
+
+func (s *sweep) fail(err error) { s.Failed = append(s.Failed, err) }
+
+// endOrphans ends what claims and records of this home say of sources that are
+// not registered. A runner that had to be killed leaves a record, and its claim
+// goes once that is settled.
+func (s *sweep) endOrphans(ctx context.Context) {
+	claims, err := s.claims(false)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	if claims != nil {
+		defer claims.Close()
+	}
+	s.clearRunnerFiles(claims)
+	for range 2 {
+		if err := s.settleAll(ctx); err != nil {
+			s.fail(err)
+			return
+		}
+		err := s.eachUnregistered(claims, func(source string) {
+			if _, err := s.endOwner(ctx, claims, source); err != nil {
+				s.fail(err)
+			}
+		})
+		if err != nil || len(s.Failed) > 0 {
+			s.failIf(err)
+			return
+		}
+	}
+}
+
+// clearRunnerFiles removes the runner files of processes that are dead and that
+// no claim names any more.
+func (s *sweep) clearRunnerFiles(claims *dirfd.Dir) {
+	dir, err := s.place(false, home.Procevent)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, _ := dir.Names()
+	for _, name := range names {
+		source, ok := strings.CutSuffix(name, runnerSuffix)
+		if !ok {
+			continue
+		}
+		if o, err := s.owner(claims, source); err != nil || o.exists {
+			continue
+		}
+		pid := runnerPID(dir, name)
+		if _, alive := process.Started(pid); pid == 0 || !alive {
+			_ = dir.Remove(name)
+		}
+	}
+}
+
+// runnerPID reads a runner file; 0, which no process has, for one that does not
+// hold a pid.
+func runnerPID(dir *dirfd.Dir, name string) int {
+	file, _, err := dir.OpenFile(name)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	data, _ := readUpTo(file, 32)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
+}
+
+func (s *sweep) failIf(err error) {
+	if err != nil {
+		s.fail(err)
+	}
+}
+
+// settleAll settles every record of a dead host. Without any it takes no lock.
+func (h *Host) settleAll(ctx context.Context) error {
+	left, err := h.leftRecords()
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	return h.Locked(ctx, "sweep-home", func() error {
+		_, err := invoke.Settle(h.Home, invoke.Filter{})
+		return err
+	})
+}
+
+// insist names everything that a swept home must not have.
+func (s *sweep) insist() {
+	left := func(dir *dirfd.Dir, name, what string) {
+		s.fail(fault.New(fault.SourceBusy, "%s is left: %s", fault.Path(filepath.Join(dir.Path(), name)), what))
+	}
+	if dir, err := s.place(false, home.Procevent); err == nil {
+		defer dir.Close()
+		names, err := dir.Names()
+		s.failIf(err)
+		for _, name := range names {
+			switch filepath.Ext(name) {
+			case registrationSuffix:
+				left(dir, name, "a registration; it appeared meanwhile, sweep again")
+			case runnerSuffix:
+				left(dir, name, fmt.Sprintf("no claim names a runner; if process %d is none, remove the file", runnerPID(dir, name)))
+			}
+		}
+	}
+	claims, err := s.claims(false)
+	s.failIf(err)
+	if claims != nil {
+		defer claims.Close()
+		s.failIf(s.eachUnregistered(claims, func(source string) {
+			left(claims, source+claimSuffix, "a claim of this home; sweep again")
+		}))
+	}
+	found, err := s.look(invoke.Filter{})
+	s.failIf(err)
+	for _, f := range found {
+		if f.Malformed != nil {
+			s.fail(f.Malformed)
+		} else if f.SourceID != "" {
+			s.fail(fault.New(fault.SourceBusy, "an operation of source %s is under way (%s); sweep again when it has ended", f.SourceID, f.Host.Reason))
+		}
+	}
+}
+
+// SweepPreflight reports what would keep a sweep from ending: nothing is
+// changed (commands: sweep-home --preflight).
+//
+// Errors: those that keep it from being told.
+func (h *Host) SweepPreflight() (failed []error, err error) {
+	fail := func(err error) { failed = append(failed, err) }
+	claims, err := h.claims(false)
+	if err != nil {
+		return nil, err
+	}
+	if claims != nil {
+		defer claims.Close()
+	}
+	found, err := h.look(invoke.Filter{})
+	if err != nil {
+		fail(err)
+	}
+	for _, f := range found {
+		switch {
+		case f.Malformed != nil:
+			fail(f.Malformed)
+		case f.Host.State == process.Uncertain || f.Host.State == process.Extinct && f.Group.State == process.Uncertain:
+			fail(fault.New(fault.ProcessIdentityUncertain, "an operation of source %s cannot be judged: %s", fault.Path(f.SourceID), reasonOf(f)))
+		}
+	}
+	err = h.eachSource(func(source string, reg *registered, err error) {
+		if err == nil {
+			err = h.checkOwner(claims, source)
+		}
+		if err != nil {
+			fail(err)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return failed, h.eachUnregistered(claims, func(source string) {
+		if err := h.checkOwner(claims, source); err != nil {
+			fail(err)
+		}
+	})
+}
+
+// checkOwner refuses an owner that cannot be judged.
+func (h *Host) checkOwner(claims *dirfd.Dir, source string) error {
+	o, err := h.owner(claims, source)
+	if err != nil {
+		return err
+	}
+	return o.doubt(source)
+}
