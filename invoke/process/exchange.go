@@ -46,7 +46,8 @@ var (
 // Exchange is one request and one response (processes: An operation, step by
 // step): after Release it writes the request, closes stdin, reads stdout and
 // stderr against their limits, waits, and settles the group. A program that
-// does not read its request is no failure by itself.
+// does not read its request is no failure by itself. It is called once, and not
+// together with Settle.
 //
 // It is bounded in time whatever the program does: by the timeout or ctx, then
 // LeakGrace or the times of Stop, then OutputGrace. The proof that the group is

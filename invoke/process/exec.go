@@ -60,8 +60,11 @@ func diagnose(path string, failure barrier.Failure) error {
 }
 
 func execReason(path string, failure barrier.Failure) ExecReason {
-	if failure.Stage == barrier.StageChdir {
+	switch failure.Stage {
+	case barrier.StageChdir:
 		return ExecDirectory
+	case barrier.StageFork:
+		return ExecFailed
 	}
 	switch failure.Errno {
 	case unix.ENOENT, unix.ENOTDIR:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -139,6 +140,7 @@ func (g *Group) start(spec Spec) error {
 	}
 	argv := append([]string{word, spec.Path}, spec.Argv...)
 	g.leader, err = fork(path, argv, spec.Env, far.fds)
+	runtime.KeepAlive(spec) // its files were only numbers since lend
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,7 @@ func wrap(target []string) {
 	signal.Notify(told, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
 
 	if !w.start(target) {
+		_, _ = w.tether.Write(message(programsGone, 0))
 		return
 	}
 	let := make(chan struct{})
