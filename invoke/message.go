@@ -1,7 +1,9 @@
 package invoke
 
 import (
+	"bytes"
 	"slices"
+	"unicode/utf8"
 
 	"hawser/binding"
 	"hawser/internal/fault"
@@ -90,6 +92,21 @@ func encodeRequest(request any) ([]byte, error) {
 	return data, nil
 }
 
+// decode reads a response, and tells a common fault from other JSON that is
+// none: text that was printed before the answer, or instead of it.
+func decode(doc strictjson.Doc, data []byte) (*strictjson.Value, error) {
+	v, err := doc.Decode(data)
+	if fault.Is(err, fault.JSONInvalid) && utf8.Valid(data) && !startsDocument(data) {
+		return nil, fault.New(fault.JSONInvalid, "%s: starts with something else than a JSON object, perhaps a banner; what is not the answer belongs on stderr", doc.Name)
+	}
+	return v, err
+}
+
+func startsDocument(data []byte) bool {
+	data = bytes.TrimLeft(data, " \t\r\n")
+	return bytes.HasPrefix(data, []byte("{")) || bytes.HasPrefix(data, []byte("\uFEFF"))
+}
+
 // checkHandshake holds a handshake response against what was asked (seed:
 // Handshake). Every identity must match exactly; adapter names are a set.
 func checkHandshake(data []byte, request *handshakeRequest) error {
@@ -97,7 +114,7 @@ func checkHandshake(data []byte, request *handshakeRequest) error {
 		Name: "handshake response of " + request.ExtensionID, Limit: envelopeLimit,
 		Oversized: fault.ResponseOversized, Schema: fault.HandshakeInvalid,
 	}
-	v, err := doc.Decode(data)
+	v, err := decode(doc, data)
 	if err != nil {
 		return err
 	}
@@ -137,7 +154,7 @@ func checkResponse(data []byte, request *operationRequest) (*strictjson.Value, e
 		Name: request.Operation + " response of " + request.ExtensionID, Limit: envelopeLimit,
 		Oversized: fault.ResponseOversized, Schema: fault.ResponseInvalid,
 	}
-	v, err := doc.Decode(data)
+	v, err := decode(doc, data)
 	if err != nil {
 		return nil, err
 	}

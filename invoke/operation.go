@@ -258,7 +258,7 @@ func (op *Operation) run(ctx context.Context, verb string, request any, timeout 
 	answer, err := op.exchange(ctx, group, verb, text, timeout)
 	if group.Stop().NotProvedGone {
 		op.unproved = true
-		return nil, fault.New(fault.ProcessCleanupFailed, "process group %d of %s did not end after KILL; the record %s is kept. See ps -o pid,stat,wchan,args -g %[1]d, and when it is gone run fm-extension cleanup-invocations",
+		return nil, fault.New(fault.ProcessCleanupFailed, "process group %d of %s did not end after KILL; the record %s is kept. See pgrep -a -g %[1]d, and when it is gone run fm-extension cleanup-invocations",
 			group.Pid(), op.record.ExtensionID, fault.Path(op.recordPath()))
 	}
 	if err != nil {
@@ -316,7 +316,10 @@ func (op *Operation) judge(ctx context.Context, verb string, r process.Result, t
 	case r.HeldOutput:
 		return fault.New(fault.ProcessLeak, "%s left a process outside its group that holds its stdout open after %s", who, verb)
 	}
-	return op.checkStart(verb, r.Stdout)
+	if len(bytes.TrimLeft(r.Stdout, " \t\r\n")) == 0 {
+		return fault.New(fault.JSONInvalid, "%s exited with success and an empty stdout in answer to %s", who, verb)
+	}
+	return nil
 }
 
 // exitHint says what the statuses of env and of shells usually mean: a missing
@@ -329,17 +332,4 @@ func (op *Operation) exitHint(r process.Result) string {
 		return ": usually a program that it needs, or the interpreter in its first line, is not in the PATH of packages; list its directory in config/extensions.path"
 	}
 	return ""
-}
-
-// checkStart tells two common faults from other JSON that is none: nothing at
-// all, and a banner. It says no byte of what came.
-func (op *Operation) checkStart(verb string, stdout []byte) error {
-	stdout = bytes.TrimLeft(stdout, " \t\r\n")
-	switch {
-	case len(stdout) == 0:
-		return fault.New(fault.JSONInvalid, "%s exited with success and an empty stdout in answer to %s", op.record.ExtensionID, verb)
-	case stdout[0] != '{':
-		return fault.New(fault.JSONInvalid, "%s wrote something else than a JSON object to stdout in answer to %s, perhaps a banner; what is not the answer belongs on stderr", op.record.ExtensionID, verb)
-	}
-	return nil
 }

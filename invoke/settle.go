@@ -215,10 +215,10 @@ func (s *Settled) settle(dir *dirfd.Dir, name string, filter Filter) error {
 		before := process.JudgeGroup(*r.GroupPID, *r.GroupIdentity, string(r.Token))
 		switch v := process.StopGroup(*r.GroupPID, *r.GroupIdentity, string(r.Token)); v.State {
 		case process.Live:
-			return fault.New(fault.ProcessCleanupFailed, "%s: process group %d was stopped and did not end (%s); see ps -o pid,stat,wchan,args -g %[2]d, then try again",
+			return fault.New(fault.ProcessCleanupFailed, "%s: process group %d was stopped and did not end (%s); see pgrep -a -g %[2]d, then try again",
 				fault.Path(path), *r.GroupPID, v.Reason)
 		case process.Uncertain:
-			return fault.New(fault.ProcessIdentityUncertain, "%s: %s; nothing was signalled. See ps -o pid,lstart,args -g %d; end what is the package's, or remove the record if nothing of it is",
+			return fault.New(fault.ProcessIdentityUncertain, "%s: %s; nothing was signalled. See pgrep -a -g %d; end what is the package's, or remove the record if nothing of it is",
 				fault.Path(path), v.Reason, *r.GroupPID)
 		}
 		if before.State == process.Live {
