@@ -442,34 +442,28 @@ func TestBudget(t *testing.T) {
 // the host stands still in the progress callback, or in stopping the plugin,
 // until both have happened.
 func TestRaces(t *testing.T) {
-	progressThen := func(after func(*fakeProcess)) func(*fakeProcess) int {
-		return func(p *fakeProcess) int {
-			p.say(initializedLine, progressLine(1))
-			after(p)
-			return 0
-		}
+	var inProgress chan struct{} // closed when the host is in the progress callback
+	floodThen := func(p *fakeProcess) int {
+		p.say(initializedLine, progressLine(1))
+		<-inProgress
+		_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
+		<-p.killed
+		return 9
 	}
 	for _, c := range []struct {
 		name   string
 		plugin func(*fakeProcess) int
-		// when the context ends
-		inProgress, inStop bool
-		want               Outcome
+		at     string // when the context ends: in the progress callback, or in stopping the plugin
+		want   Outcome
 	}{
-		{"cancellation and success", script(0, initializedLine, progressLine(1)+resultLine), true, false, OutcomeCancelled},
-		{"cancellation and a violation", quit(0, initializedLine, progressLine(1)+"x\n"), true, false, OutcomeCancelled},
-		{"cancellation and the plugin's end", quit(1, initializedLine, progressLine(1)), true, false, OutcomeCancelled},
-		{"cancellation ready before a budget is seen", progressThen(func(p *fakeProcess) {
-			_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
-			<-p.killed
-		}), true, false, OutcomeCancelled},
-		{"a budget seen before the cancellation", progressThen(func(p *fakeProcess) {
-			_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
-			<-p.killed
-		}), false, true, OutcomeBudget},
-		{"success, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+resultLine), false, true, OutcomeCancelled},
-		{"failure, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+failureLine), false, true, OutcomeCancelled},
-		{"a violation, then cancellation during the cleanup", script(0, initializedLine, progressLine(2)), false, true, OutcomeCancelled},
+		{"cancellation and success", script(0, initializedLine, progressLine(1)+resultLine), "progress", OutcomeCancelled},
+		{"cancellation and a violation", quit(0, initializedLine, progressLine(1)+"x\n"), "progress", OutcomeCancelled},
+		{"cancellation and the plugin's end", quit(1, initializedLine, progressLine(1)), "progress", OutcomeCancelled},
+		{"cancellation ready before a budget is seen", floodThen, "progress", OutcomeCancelled},
+		{"a budget seen before the cancellation", floodThen, "stop", OutcomeBudget},
+		{"success, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+resultLine), "stop", OutcomeCancelled},
+		{"failure, then cancellation during the cleanup", script(0, initializedLine, progressLine(1)+failureLine), "stop", OutcomeCancelled},
+		{"a violation, then cancellation during the cleanup", script(0, initializedLine, progressLine(2)), "stop", OutcomeCancelled},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 20 { // select chooses at random among what is ready
@@ -477,13 +471,15 @@ func TestRaces(t *testing.T) {
 					ctx, stop := context.WithCancel(t.Context())
 					defer stop()
 					w := world{ctx: ctx, request: hello, plugin: c.plugin}
+					inProgress = make(chan struct{})
 					w.options.Progress = func(Progress) {
-						if c.inProgress {
+						if c.at == "progress" {
 							stop()
 						}
+						close(inProgress)
 						synctest.Wait() // everything else has come as far as it can
 					}
-					if c.inStop {
+					if c.at == "stop" {
 						w.onStop = stop
 					}
 					if _, err := w.run(); outcome(err) != c.want {
@@ -580,6 +576,8 @@ func TestBothEnds(t *testing.T) {
 			}
 			returned.Output = ""
 		}
+		servedRequest := request
+		servedRequest.Selected = offer
 		wantProgress := 0
 		if selected(request.Operation) && selected(CapProgress) {
 			wantProgress = min(len(texts), MaxProgressFrames)
@@ -606,8 +604,8 @@ func TestBothEnds(t *testing.T) {
 				problem = fmt.Sprintf("got %v (%v), want %v", err, outcome(err), wantOutcome)
 			case err == nil && !reflect.DeepEqual(result, want):
 				problem = fmt.Sprintf("got %+v, want %+v", result, want)
-			case selected(request.Operation) && served != request:
-				problem = fmt.Sprintf("served %+v, want %+v", served, request)
+			case selected(request.Operation) && !reflect.DeepEqual(served, servedRequest):
+				problem = fmt.Sprintf("served %+v, want %+v", served, servedRequest)
 			case len(got) != wantProgress:
 				problem = fmt.Sprintf("got %d progress frames, want %d", len(got), wantProgress)
 			}

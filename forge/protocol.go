@@ -70,6 +70,9 @@ type Frame struct {
 	Message Message
 }
 
+// Type is the frame's type member, such as "initialized".
+func (f Frame) Type() string { return f.Message.kind() }
+
 // Initialize is the host's first frame: what it offers.
 type Initialize struct{ Capabilities []Capability }
 
@@ -88,6 +91,10 @@ type Request struct {
 	Workspace   string
 	Instruction string
 	TimeoutMS   int64
+
+	// Selected is what was negotiated, for a plugin's handler. It is no member of
+	// the frame, and a host leaves it empty.
+	Selected []Capability
 }
 
 // Progress is a progress frame. It is transient: a host may show it, and stores

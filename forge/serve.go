@@ -139,6 +139,7 @@ func (s *service) execute() (Request, error) {
 	case !slices.Contains(s.selected, request.Operation):
 		return Request{}, s.violation(RuleOperation, "operation %s was not negotiated", request.Operation)
 	}
+	request.Selected = slices.Clone(s.selected)
 	return request, nil
 }
 
@@ -295,7 +296,7 @@ func (s *service) read(due string) (Frame, error) {
 }
 
 func (s *service) undue(f Frame, due string) error {
-	return s.violation(RuleOrder, "a %s frame came where %s is due", f.Message.kind(), due)
+	return s.violation(RuleOrder, "a %s frame came where %s is due", f.Type(), due)
 }
 
 // violation is one by the frame that was read last.

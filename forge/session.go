@@ -72,7 +72,7 @@ func (s *Session) receive(f Frame) *Violation {
 	case Initializing:
 		m, ok := f.Message.(Initialized)
 		if !ok {
-			return violation(RuleOrder, "a %s frame came where initialized is due", f.Message.kind())
+			return violation(RuleOrder, "a %s frame came where initialized is due", f.Type())
 		}
 		return s.initialized(m)
 	case Executing:
@@ -85,9 +85,9 @@ func (s *Session) receive(f Frame) *Violation {
 			s.state, s.terminal = Finished, m
 			return nil
 		}
-		return violation(RuleOrder, "a %s frame came where progress, result or failure is due", f.Message.kind())
+		return violation(RuleOrder, "a %s frame came where progress, result or failure is due", f.Type())
 	default:
-		return violation(RuleTrailing, "a %s frame came after the terminal frame", f.Message.kind())
+		return violation(RuleTrailing, "a %s frame came after the terminal frame", f.Type())
 	}
 }
 

@@ -1,0 +1,101 @@
+package codex
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"hawser/forge"
+	"hawser/internal/fault"
+)
+
+// worktree is the top of a Git work tree, and where its HEAD was.
+type worktree struct {
+	dir  string
+	head string
+}
+
+// openWorktree looks at a work tree. The top it must be: a directory below it
+// would let Codex edit files beside the workspace.
+func openWorktree(ctx context.Context, dir string) (*worktree, error) {
+	w := &worktree{dir: dir}
+	up, err := w.git(ctx, "rev-parse", "--show-cdup")
+	if err == nil && up != "" {
+		err = errors.New("it is below the top of one")
+	}
+	if err != nil {
+		return nil, notWorktree(ctx, dir, err)
+	}
+	inside, err := w.git(ctx, "rev-parse", "--is-inside-work-tree")
+	if err == nil && inside != "true" {
+		err = errors.New("it is a repository without files")
+	}
+	if err != nil {
+		return nil, notWorktree(ctx, dir, err)
+	}
+	w.head, err = w.headNow(ctx)
+	return w, err
+}
+
+func notWorktree(ctx context.Context, dir string, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("the workspace %s is no Git work tree: %w (%w)", fault.Path(dir), err, forge.Failure{Category: forge.InvalidRequest})
+}
+
+// checkHead fails when HEAD names another branch or another commit than at first.
+func (w *worktree) checkHead(ctx context.Context) error {
+	now, err := w.headNow(ctx)
+	if err == nil && now != w.head {
+		err = fault.New(fault.ProcessFailed, "Codex moved HEAD of %s, which only its owner may", fault.Path(w.dir))
+	}
+	return err
+}
+
+// headNow is the branch of HEAD, "" when it is detached, and its commit, "" when
+// there is none yet.
+func (w *worktree) headNow(ctx context.Context) (string, error) {
+	branch, err := w.git(ctx, "symbolic-ref", "--quiet", "HEAD")
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
+		return "", fault.Wrap(fault.IO, err, "cannot read HEAD of %s", fault.Path(w.dir))
+	}
+	commit, err := w.git(ctx, "rev-parse", "--quiet", "--verify", "HEAD")
+	if exit, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exit.ExitCode() != 1) {
+		return "", fault.Wrap(fault.IO, err, "cannot read HEAD of %s", fault.Path(w.dir))
+	}
+	return branch + " " + commit, nil
+}
+
+func (w *worktree) git(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = w.dir
+	cmd.Env = environment()
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(exit.Stderr) > 0 {
+		line, _, _ := bytes.Cut(exit.Stderr, []byte("\n"))
+		return "", fault.Wrap(fault.IO, err, "git: %s", line)
+	}
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+// environment is this process's, but for the variables that would point Git, and
+// the Git that Codex runs, to another repository than the workspace's.
+func environment() []string {
+	elsewhere := []string{
+		"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE",
+		"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES",
+	}
+	seen := map[string]bool{}
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		twice := seen[name]
+		seen[name] = true
+		return name == "" || twice || slices.Contains(elsewhere, name)
+	})
+}

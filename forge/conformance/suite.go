@@ -1,0 +1,238 @@
+package conformance
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"hawser/forge"
+	"hawser/internal/fault"
+)
+
+// Suite says which plugin is judged, and for which operation.
+type Suite struct {
+	Operation forge.Capability // forge.CapText or forge.CapWorkspaceEdit
+	Path      string           // of the plugin, absolute
+	Argv      []string         // of the plugin, with argument zero
+	Env       []string         // of the plugin, "name=value", no name twice
+
+	// Timeout is how long a valid operation may take. Nothing else takes that
+	// long: a plugin has StartTime for initialized, RejectionTime to reject, and
+	// forge.ClosingTime to end.
+	Timeout time.Duration
+
+	// Stderr receives what the plugin writes there; nil drops it.
+	Stderr *os.File
+
+	// For tests, which judge hundreds of plugins.
+	rejection time.Duration                          // instead of RejectionTime
+	start     func(context.Context) (*plugin, error) // instead of launch
+	template  *worktree                              // that each scenario gets a copy of
+}
+
+// StartTime is how long a plugin may take from its start to initialized.
+const StartTime = 10 * time.Second
+
+// RejectionTime is how long a plugin may take to reject what it must reject, and
+// to end an operation that was cancelled. Before initialize it is still starting:
+// what that took in the valid sessions is granted in addition.
+const RejectionTime = 2 * time.Second
+
+// Scenario is one session with the plugin, in a process of its own.
+type Scenario struct {
+	Name    string     // "initialize/crlf"; stable
+	Rule    forge.Rule // that it is about; "" for a valid session
+	Summary string     // one line: what the host does
+
+	valid bool
+	run   func(*runner) (*Finding, error)
+}
+
+// Verdict is what came of a scenario.
+type Verdict struct {
+	Scenario Scenario
+	Finding  *Finding // nil when the plugin passed
+	Took     time.Duration
+}
+
+// Passed reports whether the plugin passed.
+func (v Verdict) Passed() bool { return v.Finding == nil }
+
+// Run judges the plugin by the scenarios and calls report with each verdict, in
+// the order of the scenarios. It fails when it cannot judge: with process-failed
+// when the plugin cannot be started, with io, or with the context's error.
+// Nothing is left of the plugin, nor of the work trees that were made for it.
+//
+// Valid sessions run alone, because a plugin has a quarter of a second to end
+// them; the rejections, with their two seconds, run side by side.
+func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdict)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	judged := *s
+	if judged.rejection == 0 {
+		judged.rejection = RejectionTime
+	}
+	if judged.start == nil {
+		judged.start = judged.launch
+	}
+	r := &runner{Suite: judged, ctx: ctx, stop: stop, initialized: map[string]string{}}
+	defer r.close()
+	if err := r.open(); err != nil {
+		return err
+	}
+	verdicts := make([]chan Verdict, len(scenarios))
+	for i := range verdicts {
+		verdicts[i] = make(chan Verdict, 1)
+	}
+	r.running.Go(func() { r.judgeAll(scenarios, verdicts) })
+	defer r.running.Wait()
+	for i := range verdicts {
+		select {
+		case verdict := <-verdicts[i]:
+			report(verdict)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// runner is one run of a suite.
+type runner struct {
+	Suite
+	ctx     context.Context
+	stop    context.CancelCauseFunc // ends the run, because it cannot judge
+	running sync.WaitGroup
+
+	dir     string    // of the work trees
+	scratch *worktree // for whoever edits where it should reject
+	copies  int
+
+	mu          sync.Mutex
+	starting    time.Duration     // the longest that a valid session took from the start to initialized
+	initialized map[string]string // the first initialized line for an offer
+	mute        bool              // the plugin did not answer a valid initialize
+}
+
+func (r *runner) open() (err error) {
+	if r.Operation != forge.CapWorkspaceEdit {
+		return nil
+	}
+	if r.dir, err = os.MkdirTemp("", "forge-conformance-"); err != nil {
+		return fault.Wrap(fault.IO, err, "cannot make a directory for work trees")
+	}
+	if r.dir, err = filepath.EvalSymlinks(r.dir); err != nil {
+		return fault.Wrap(fault.IO, err, "cannot make a directory for work trees")
+	}
+	if r.template == nil {
+		if r.template, err = newWorktree(filepath.Join(r.dir, "template")); err != nil {
+			return err
+		}
+	}
+	r.scratch, err = r.template.copyTo(filepath.Join(r.dir, "scratch"))
+	return err
+}
+
+func (r *runner) close() {
+	if r.dir != "" {
+		_ = os.RemoveAll(r.dir)
+	}
+}
+
+// worktree returns a work tree of its own for a valid session; nil for text.
+func (r *runner) worktree() (*worktree, error) {
+	if r.template == nil {
+		return nil, nil
+	}
+	r.mu.Lock()
+	r.copies++
+	dir := filepath.Join(r.dir, strconv.Itoa(r.copies))
+	r.mu.Unlock()
+	return r.template.copyTo(dir)
+}
+
+// judgeAll runs the valid scenarios one by one and then the others side by side.
+func (r *runner) judgeAll(scenarios []Scenario, verdicts []chan Verdict) {
+	judge := func(i int) {
+		if r.ctx.Err() != nil {
+			return
+		}
+		began := time.Now()
+		finding, err := scenarios[i].run(r)
+		if err != nil {
+			r.stop(err)
+			return
+		}
+		verdicts[i] <- Verdict{scenarios[i], finding, time.Since(began)}
+	}
+	for i := range scenarios {
+		if scenarios[i].valid {
+			judge(i)
+		}
+	}
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i := range scenarios {
+		if !scenarios[i].valid {
+			slots <- struct{}{}
+			r.running.Go(func() {
+				judge(i)
+				<-slots
+			})
+		}
+	}
+}
+
+// determined holds the initialized frame against that of the sessions before
+// with the same offer: it is deterministic, byte for byte but for the id.
+func (r *runner) determined(offer []forge.Capability, line string) *Finding {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := strings.Join(words(offer), " ")
+	first, seen := r.initialized[key]
+	if !seen {
+		r.initialized[key] = line
+		return nil
+	}
+	if line != first {
+		return &Finding{forge.RuleCapabilities, 1, "initialized differs from that of another session with the same offer"}
+	}
+	return nil
+}
+
+// started notes how long a plugin took to start.
+func (r *runner) started(took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.starting = max(r.starting, took)
+}
+
+func (r *runner) startTime() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.starting
+}
+
+func words[T ~string](list []T) []string {
+	words := make([]string, len(list))
+	for i, word := range list {
+		words[i] = string(word)
+	}
+	return words
+}
+
+func (r *runner) isMute() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mute
+}
+
+func (r *runner) setMute() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mute = true
+}
