@@ -90,6 +90,9 @@ func checkSearchDir(file, dir string) error {
 		return fault.New(fault.PathUnsafe, "%s: %s is not an absolute, clean path without a colon; correct the line", fault.Path(file), fault.Path(dir))
 	}
 	open, err := dirfd.Open(dir)
+	if real, evalErr := filepath.EvalSymlinks(dir); errors.Is(err, dirfd.ErrLink) && evalErr == nil {
+		return fault.New(fault.PathUnsafe, "%s: %s is reached through a link; write %s instead", fault.Path(file), fault.Path(dir), fault.Path(real))
+	}
 	if err != nil {
 		return fault.Wrap(fault.PathUnsafe, err, "%s: %s is not a real directory; correct or remove the line", fault.Path(file), fault.Path(dir))
 	}
