@@ -54,10 +54,10 @@ func (n note) abandoned() bool {
 }
 
 // isMade reports whether the registry shows the change.
-func (n note) isMade(reg *binding.Registry) bool {
-	record, err := reg.ByID(n.ExtensionID)
-	enabled := err == nil && record.Digest == n.BindingDigest
-	return enabled != (n.Command == retireCommand)
+func (c change) isMade(reg *binding.Registry) bool {
+	record, err := reg.ByID(c.extensionID)
+	enabled := err == nil && record.Digest == c.bindingDigest
+	return enabled != (c.command == retireCommand)
 }
 
 // readNote reads a note. One that cannot be read is nobody's: the zero note,
@@ -111,7 +111,7 @@ func (t *transaction) readNotes() error {
 		switch {
 		case err != nil:
 			return nil // then no command changes a binding
-		case n != (note{}) && n.isMade(reg):
+		case n != (note{}) && n.change().isMade(reg):
 			t.left[n.change()] = name
 		default:
 			if err := t.data.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +144,7 @@ func (t *transaction) leave(c change) error {
 	if err := home.WriteVisible(t.data, home.TempName(), t.data, name, append(text, '\n')); err != nil {
 		return err
 	}
-	t.note = name
+	t.note, t.made = name, c
 	for old, name := range t.left {
 		if old.extensionID == c.extensionID && old != c {
 			_ = t.data.Remove(name) // one that stays says what is no more: see readNotes
@@ -154,8 +154,14 @@ func (t *transaction) leave(c change) error {
 	return nil
 }
 
-// withdraw removes this command's note: its change was not made.
-func (t *transaction) withdraw() { _ = t.data.Remove(t.note) }
+// withdraw removes this command's note after a failure, unless the home shows
+// the change all the same: then the same command is to finish it.
+func (t *transaction) withdraw() {
+	reg, err := t.registry()
+	if err == nil && !t.made.isMade(reg) {
+		_ = t.data.Remove(t.note)
+	}
+}
 
 // Answer is what a command that changed a binding has still to say. Until it is
 // told, a repetition of the command says it instead.

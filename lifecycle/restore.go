@@ -40,8 +40,8 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	if err != nil {
 		return nil, err
 	}
-	if record, err := reg.ByID(id); err == nil && record.Digest == digest && t.wasLeft(c) {
-		return t.finishEnabling(c)
+	if t.wasLeft(c) {
+		return t.finishRestoring(c)
 	}
 	retained, err := h.Home.Open(home.RetiredBindings, id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,6 +117,39 @@ func (t *transaction) reenable(c change, retained *dirfd.Dir) (*Bound, error) {
 		t.withdraw()
 		return nil, err
 	}
+	return t.settleRestored(c, bindings, retained)
+}
+
+// finishRestoring does for a killed restore what it had left to do. Where config
+// is another file system it published a copy, and the retained file may still be
+// there.
+func (t *transaction) finishRestoring(c change) (*Bound, error) {
+	if err := t.leave(c); err != nil {
+		return nil, err
+	}
+	bindings, err := t.Home.Open(home.Bindings)
+	if err != nil {
+		return nil, err
+	}
+	defer bindings.Close()
+	retained, err := t.Home.Open(home.RetiredBindings, c.extensionID)
+	if err != nil {
+		return nil, err
+	}
+	defer retained.Close()
+	if err := bindings.Sync(); err != nil {
+		return nil, fault.Wrap(fault.IO, err, "cannot make %s durable", fault.Path(bindings.Path()))
+	}
+	name := c.bindingDigest.Hex() + ".json"
+	if err := retained.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(fault.IO, err, "cannot remove %s", fault.Path(filepath.Join(retained.Path(), name)))
+	}
+	return t.settleRestored(c, bindings, retained)
+}
+
+// settleRestored makes the move durable: first that the file is at its new place,
+// then that it is not at the old one.
+func (t *transaction) settleRestored(c change, bindings, retained *dirfd.Dir) (*Bound, error) {
 	for _, dir := range []*dirfd.Dir{bindings, retained} {
 		if err := dir.Sync(); err != nil {
 			return nil, fault.Wrap(fault.IO, err, "the binding is restored, but %s cannot be made durable; the same command tries again", fault.Path(dir.Path()))

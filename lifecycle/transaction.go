@@ -16,7 +16,8 @@ type transaction struct {
 	*Host
 	*lock
 	left map[change]string // notes of killed commands, by name
-	note string            // this command's own
+	note string            // this command's own, and the change it is of
+	made change
 }
 
 // transact takes the lock and clears what crashes left.

@@ -19,33 +19,45 @@ import (
 type change struct {
 	name    string
 	prepare func(t *testing.T, home, pkg string) (args []string)
+	// config says that the home's config is a file system of its own, so that
+	// no rename leads there.
+	config bool
 }
 
 const extension = "org.example.sh"
 
 var changes = []change{
-	{"bind", func(t *testing.T, home, pkg string) []string {
-		return bindArgs(pkg)
-	}},
-	{"retire-binding", func(t *testing.T, home, pkg string) []string {
-		digest := bind(t, home, pkg)
-		return []string{"retire-binding", extension, "--if-binding-digest", digest}
-	}},
-	{"restore-binding", func(t *testing.T, home, pkg string) []string {
-		digest := bind(t, home, pkg)
-		retired, err := hostOf(home).RetireBinding(context.Background(), extension, wire.Digest(digest), false)
-		check(t, err)
-		retired.Told()
-		return []string{"restore-binding", extension, "--binding-digest", digest}
-	}},
-	{"repair", func(t *testing.T, home, pkg string) []string {
-		bind(t, home, pkg)
-		entry, err := filepath.Glob(filepath.Join(home, "data/extensions/packages/*/*/*", hometest.Entrypoint))
-		check(t, err)
-		check(t, os.Chmod(entry[0], 0o755))
-		check(t, os.WriteFile(entry[0], []byte("#!/bin/sh\nexit 1\n"), 0o755))
-		return []string{"repair", extension}
-	}},
+	{name: "bind", prepare: toBind},
+	{name: "retire-binding", prepare: toRetire},
+	{name: "restore-binding", prepare: toRestore},
+	{name: "repair", prepare: toRepair},
+	{name: "bind elsewhere", prepare: toBind, config: true},
+	{name: "retire-binding elsewhere", prepare: toRetire, config: true},
+	{name: "restore-binding elsewhere", prepare: toRestore, config: true},
+}
+
+func toBind(t *testing.T, home, pkg string) []string { return bindArgs(pkg) }
+
+func toRetire(t *testing.T, home, pkg string) []string {
+	digest := bind(t, home, pkg)
+	return []string{"retire-binding", extension, "--if-binding-digest", digest}
+}
+
+func toRestore(t *testing.T, home, pkg string) []string {
+	digest := bind(t, home, pkg)
+	retired, err := hostOf(home).RetireBinding(context.Background(), extension, wire.Digest(digest), false)
+	check(t, err)
+	retired.Told()
+	return []string{"restore-binding", extension, "--binding-digest", digest}
+}
+
+func toRepair(t *testing.T, home, pkg string) []string {
+	bind(t, home, pkg)
+	entry, err := filepath.Glob(filepath.Join(home, "data/extensions/packages/*/*/*", hometest.Entrypoint))
+	check(t, err)
+	check(t, os.Chmod(entry[0], 0o755))
+	check(t, os.WriteFile(entry[0], []byte("#!/bin/sh\nexit 1\n"), 0o755))
+	return []string{"repair", extension}
 }
 
 func bindArgs(pkg string) []string {
@@ -75,8 +87,12 @@ var faults = []struct {
 	at   func(*faultRig, *testing.T, faulttest.Call)
 }{
 	{"killed", (*faultRig).killed},
-	{"ENOSPC", func(r *faultRig, t *testing.T, c faulttest.Call) { r.failed(t, c, "ENOSPC") }},
 	{"EIO", func(r *faultRig, t *testing.T, c faulttest.Call) { r.failed(t, c, "EIO") }},
+	{"ENOSPC", func(r *faultRig, t *testing.T, c faulttest.Call) {
+		if c.Allocates() {
+			r.failed(t, c, "ENOSPC")
+		}
+	}},
 }
 
 // TestFaults kills each mutating command at each of its system calls, and fails
@@ -91,7 +107,7 @@ func TestFaults(t *testing.T) {
 				r := newFaultRig(t, c)
 				for _, call := range r.calls {
 					t.Run(call.String(), func(t *testing.T) {
-						check(t, hometest.Restore(r.home, r.pristine))
+						r.restore(t)
 						f.at(r, t, call)
 						if t.Failed() {
 							t.Log(call.Text)
@@ -106,6 +122,7 @@ func TestFaults(t *testing.T) {
 // faultRig is one command on one home, again and again.
 type faultRig struct {
 	home, pristine string
+	mount          string // "" for none
 	args           []string
 	calls          []faulttest.Call
 	stdout, after  string // without a fault
@@ -116,12 +133,38 @@ func newFaultRig(t *testing.T, c change) *faultRig {
 	r.args = c.prepare(t, r.home, hometest.Package{}.Make(t))
 	r.pristine = filepath.Join(hometest.Dir(t), "home")
 	check(t, hometest.Restore(r.pristine, r.home))
+	if c.config {
+		r.mount = filepath.Join(r.home, "config")
+		check(t, os.MkdirAll(filepath.Join(r.pristine, "config"), 0o700))
+		t.Cleanup(func() { _ = hometest.Unmount(r.mount) })
+	}
+	r.restore(t)
 	r.calls = faulttest.Mutations(t, program(r.home, r.args...))
-	check(t, hometest.Restore(r.home, r.pristine))
+	r.restore(t)
 	out, err := program(r.home, r.args...).Output()
 	check(t, err)
 	r.stdout, r.after = string(out), r.atRest(t)
 	return r
+}
+
+// restore makes the home again what it was before the command.
+func (r *faultRig) restore(t *testing.T) {
+	t.Helper()
+	if r.mount == "" {
+		check(t, hometest.Restore(r.home, r.pristine))
+		return
+	}
+	_ = hometest.Unmount(r.mount) // there is none the first time
+	check(t, hometest.Restore(r.home, r.pristine))
+	check(t, hometest.Remove(r.mount))
+	check(t, os.Mkdir(r.mount, 0o700))
+	if err := hometest.Mount(r.mount, "size=1m,mode=700"); err != nil {
+		t.Skipf("mounting needs root: %v", err)
+	}
+	bindings := filepath.Join(r.pristine, "config/extensions.d")
+	if _, err := os.Stat(bindings); err == nil {
+		check(t, hometest.Restore(filepath.Join(r.mount, "extensions.d"), bindings))
+	}
 }
 
 // atRest settles what a killed operation left, as the next retirement or runner

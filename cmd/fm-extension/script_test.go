@@ -37,7 +37,7 @@ import (
 //	snapshot FILE DIR     writes what is below a directory to a file
 //	atrest                checks that nothing temporary is left in the home
 //
-// and conditions: [root], [shm] (/dev/shm is another file system than $WORK).
+// and conditions: [root], [shm] ($SHM is on another file system than $WORK).
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:       "testdata/script",
@@ -52,6 +52,15 @@ func TestScripts(t *testing.T) {
 			} {
 				env.Setenv(name, value)
 			}
+			if ok, err := condition("shm"); err != nil || !ok {
+				return errors.Join(err, os.Mkdir(home, 0o700))
+			}
+			shm, err := os.MkdirTemp("/dev/shm", "hawser-test-")
+			if err != nil {
+				return err
+			}
+			env.Setenv("SHM", shm)
+			env.Defer(func() { _ = hometest.Remove(shm) })
 			return os.Mkdir(home, 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

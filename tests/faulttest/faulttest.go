@@ -58,6 +58,11 @@ type Call struct {
 
 func (c Call) String() string { return fmt.Sprintf("%s-%d", c.Kind, c.Nth) }
 
+// Allocates reports whether the call can fail for want of space.
+func (c Call) Allocates() bool {
+	return c.Kind != "unlinkat" && c.Kind != "fchmod" && c.Kind != "fchmodat"
+}
+
 // kinds are the calls that can change what is on disk, or make it durable.
 var kinds = []string{
 	"openat", "mkdirat", "renameat", "renameat2", "unlinkat", "symlinkat", "linkat",

@@ -29,6 +29,12 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
+// Remove removes dir and what is below it, read-only packages too.
+func Remove(dir string) error {
+	writable(dir)
+	return os.RemoveAll(dir)
+}
+
 // writable lets directories be removed that an installation made read-only.
 func writable(dir string) {
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -152,8 +158,7 @@ func CheckAtRest(t testing.TB, home string) {
 
 // Restore makes dst a copy of the tree src, with its modes, whatever dst was.
 func Restore(dst, src string) error {
-	writable(dst)
-	if err := os.RemoveAll(dst); err != nil {
+	if err := Remove(dst); err != nil {
 		return err
 	}
 	type mode struct {
