@@ -128,6 +128,7 @@ unit() {
 	export HAWSER_BIN=$work/bin
 	mkdir "$HAWSER_BIN"
 	if [ -d cmd ]; then step 'build' go build -o "$HAWSER_BIN/" ./cmd/...; fi
+	step 'plugin conformance' scripts/plugin-conformance-e2e.sh
 
 	if [ "$(id -u)" != 0 ]; then
 		tests 'tests' -race
