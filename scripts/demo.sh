@@ -16,6 +16,7 @@ work=$(cd "$(mktemp -d "${TMPDIR:-/tmp}/hawser-demo.XXXXXX")" && pwd -P)
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 export FM_HOME=$work/home
 mkdir -m 700 "$FM_HOME"
+umask 022 # a package that others may write to is refused
 
 # say COMMAND: shows the command and runs it as it was shown.
 say() {

@@ -33,6 +33,8 @@ func init() {
 			setUp: resolveOne, limit: plus(6, milliseconds)},
 		bar{name: "resolve-reads", what: "what that reads: its own package, twice at most, and the records", unit: megabytes, needsProc: true,
 			setUp: readsOfResolve, limit: atMost(1.5, megabytes)},
+		bar{name: "transfer", what: "pack 512 KiB in 128 entries, receive and bind them, over binding them", unit: milliseconds, each: 5,
+			setUp: transferSmall, limit: plus(15, milliseconds)},
 	)
 }
 
@@ -114,8 +116,12 @@ func (h home) command(ctx context.Context, program string, args ...string) *exec
 }
 
 func (h home) bind(ctx context.Context, p pkg) error {
-	_, err := timed(h.command(ctx, "fm-extension", "bind", p.dir, "--adapter", p.adapter, "--trust-same-user-code"))
+	_, err := timed(h.bindCommand(ctx, p))
 	return err
+}
+
+func (h home) bindCommand(ctx context.Context, p pkg) *exec.Cmd {
+	return h.command(ctx, "fm-extension", "bind", p.dir, "--adapter", p.adapter, "--trust-same-user-code")
 }
 
 // bound is a home in which packages are bound.
@@ -153,7 +159,7 @@ func bindBig(_ context.Context, s *site) (reached, floor side, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return timed(h.command(ctx, "fm-extension", "bind", p.dir, "--adapter", p.adapter, "--trust-same-user-code"))
+		return timed(h.bindCommand(ctx, p))
 	}
 	floor = func(ctx context.Context) (float64, error) {
 		return timed(shell(ctx, `cp -r "$1" "$2"; sync -f "$2"; find "$2" -type f -exec sha256sum {} + >/dev/null`, p.dir, s.fresh("copy")))
@@ -337,6 +343,30 @@ func readsOfResolve(ctx context.Context, s *site) (reached, floor side, err erro
 	return func(ctx context.Context) (float64, error) {
 		return reads(all.command(ctx, "fm-extension", "resolve-process-event", packages[64].adapter))
 	}, nil, nil
+}
+
+func transferSmall(_ context.Context, s *site) (reached, floor side, err error) {
+	const files, dirs = 114, 12
+	p, err := s.makePackage("transferred", files, 4500, dirs) // and manifest and entrypoint: 128 entries
+	reached = func(ctx context.Context) (float64, error) {
+		h, err := s.makeHome()
+		if err != nil {
+			return 0, err
+		}
+		cmd := h.command(ctx, "fm-extension")
+		cmd.Args = []string{"sh", "-ec", `"$1" pack-transfer "$2" | "$1" receive-transfer-bind --adapter "$3" --trust-same-user-code`,
+			"sh", cmd.Path, p.dir, p.adapter}
+		cmd.Path = "/bin/sh"
+		return timed(cmd)
+	}
+	floor = func(ctx context.Context) (float64, error) {
+		h, err := s.makeHome()
+		if err != nil {
+			return 0, err
+		}
+		return timed(h.bindCommand(ctx, p))
+	}
+	return reached, floor, err
 }
 
 // reads runs a command and returns what it and its children read. The account of
