@@ -324,12 +324,13 @@ func (x *exchange) deliver(in incoming) bool {
 	}
 }
 
+// readStderr reads stderr to its end, also when nobody takes it any more.
 func (x *exchange) readStderr() {
-	log := x.log
-	if log == nil {
-		log = io.Discard
+	stderr := x.budget.meter(x.peer.stderr)
+	if x.log != nil {
+		_, _ = io.Copy(x.log, stderr)
 	}
-	_, _ = io.Copy(log, x.budget.meter(x.peer.stderr))
+	_, _ = io.Copy(io.Discard, stderr)
 }
 
 // budget counts the bytes of several streams together.

@@ -274,7 +274,7 @@ func repair(operation forge.Capability, stage, name, id string, line []byte) []b
 		return append(value, '\n')
 	case strings.HasSuffix(name, "invalid-utf8"), strings.HasSuffix(name, "overlong-utf8"):
 		return bytes.ToValidUTF8(line, nil)
-	case strings.HasPrefix(name, "duplicate-"), strings.HasSuffix(name, "-twice") && name != "capability-twice", strings.HasSuffix(name, "-contradicted"):
+	case strings.HasPrefix(name, "duplicate-"), name == "limit-twice", strings.HasSuffix(name, "-twice") && stage == "execute", strings.HasSuffix(name, "-contradicted"):
 		return members(keep) // the last one counts
 	case strings.HasPrefix(name, "unknown-"), name == "limit-unknown", name == "other-payload", name == "execute-members":
 		return members(func(name string, value []byte) []byte {
@@ -295,7 +295,7 @@ func repair(operation forge.Capability, stage, name, id string, line []byte) []b
 		return defaults("id")
 	case strings.HasPrefix(name, "type-"), name == "no-type":
 		return defaults("type")
-	case strings.HasPrefix(name, "capabilit"), name == "no-capabilities", name == "no-operation" && stage == "initialize":
+	case strings.HasPrefix(name, "capabilit"), strings.HasSuffix(name, "-twice"), name == "no-capabilities", name == "no-operation" && stage == "initialize":
 		return defaults("capabilities")
 	case strings.HasPrefix(name, "limit"), name == "no-limits", stage == "initialize":
 		return defaults("limits")

@@ -66,6 +66,11 @@ func validSessions(operation forge.Capability) []Scenario {
 		offer := slices.DeleteFunc(append([]forge.Capability{operation}, options...), func(c forge.Capability) bool { return c == withheld })
 		add("without-"+string(withheld), fmt.Sprintf("%s is not offered, so it is neither selected nor used", withheld), script{offer: offer})
 	}
+	if len(options) > 2 { // else it is the same as without the other one
+		for _, only := range options {
+			add("only-"+string(only), fmt.Sprintf("of the options, %s alone is offered", only), script{offer: []forge.Capability{operation, only}})
+		}
+	}
 	add("cancel", "cancel follows execute at once, if the plugin selects it", script{cancel: true})
 	add("one-operation", "execute comes twice: one answer at most", script{execute: repeat, repeated: true, mayFail: true})
 	if operation == forge.CapText {
@@ -220,6 +225,10 @@ func initializeDefects(operation forge.Capability) []defect {
 			make: limits(func(o object) object { return o.with("text_bytes", "65536.0") })},
 		{name: "limit-exponent", rule: forge.RuleMemberType, summary: "a limit is written with an exponent",
 			make: limits(func(o object) object { return o.with("progress_text_bytes", "1024e0") })},
+	}
+	for _, option := range operation.Options() {
+		list = append(list, defect{name: string(option) + "-twice", rule: forge.RuleCapabilities, summary: string(option) + " is offered twice",
+			make: with("capabilities", "["+text+`,"`+string(option)+`","`+string(option)+`"]`)})
 	}
 	for _, limit := range limitsObject() {
 		value, _ := strconv.Atoi(limit.text)
