@@ -32,6 +32,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -180,6 +181,7 @@ func newSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	shell.Stdout, shell.Stderr = far, far
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := shell.StdinPipe()
 	if err == nil {
 		err = shell.Start()
@@ -191,6 +193,9 @@ func newSession(t *testing.T) *session {
 	s := &session{t: t, home: home, stdin: stdin, output: output, lines: bufio.NewReader(output), digests: digests{}}
 	t.Cleanup(func() {
 		stdin.Close()
+		if t.Failed() { // what was typed last may never end
+			_ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL)
+		}
 		_ = shell.Wait()
 		output.Close()
 		s.sweep(shell.Env)
