@@ -65,8 +65,11 @@ func (f Found) MayBeOf(sourceID string) bool {
 	return f.SourceID == sourceID
 }
 
-// Look judges every record that the filter chooses and changes nothing. A record
-// that is malformed and older than this boot is no record.
+// leftover is a record that is malformed and older than this boot: it names
+// nothing that could run, and Settle removes it.
+var leftover = Found{Host: process.Verdict{State: process.Extinct}, Group: process.Verdict{State: process.Extinct}}
+
+// Look judges every record that the filter chooses and changes nothing.
 //
 // Errors: process-cleanup-failed as for Settle; those of home.Open; io.
 func Look(h *home.Home, filter Filter) ([]Found, error) {
@@ -83,7 +86,9 @@ func Look(h *home.Home, filter Filter) ([]Found, error) {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
-			if !isLeftover(dir, name) {
+			if isLeftover(dir, name) {
+				found = append(found, leftover)
+			} else {
 				found = append(found, Found{Malformed: err, text: text})
 			}
 		case filter.matches(r):

@@ -22,10 +22,14 @@ import (
 //
 // Errors: binding-in-use and the others of RetireBinding's third step.
 func (h *Host) CheckRetirable(ctx context.Context, digest wire.Digest) error {
-	if dir, err := h.Home.Open(home.State); errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing is created for the lock
-	} else if err == nil {
-		dir.Close()
+	for _, place := range []string{home.State, home.Data} {
+		dir, err := h.Home.Open(place)
+		if errors.Is(err, fs.ErrNotExist) {
+			return h.checkIdle(digest) // nothing is created for the lock, which nobody can hold
+		}
+		if err == nil {
+			dir.Close()
+		}
 	}
 	return h.Locked(ctx, "binding-retirement-preflight", func() error { return h.checkIdle(digest) })
 }

@@ -115,8 +115,6 @@ func parseClaim(data []byte) (*claim, error) {
 	return c, nil
 }
 
-
-
 // isClaimToken also keeps the token from leading anywhere as part of a name.
 func isClaimToken(s string) bool {
 	return s != "" && len(s) <= 128 && s[0] != '.' && !strings.ContainsFunc(s, func(r rune) bool {

@@ -343,6 +343,9 @@ func (r *runner) run(ctx context.Context, report Report) error {
 	if builtin && !selfAnnounced {
 		r.autohandle(ctx, c, report)
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // no verdict was given: it was not waited for
+	}
 	report.Out("captured", c.path)
 	return nil
 }

@@ -66,7 +66,12 @@ type sweep struct {
 	Swept
 }
 
-func (s *sweep) fail(err error) { s.Failed = append(s.Failed, err) }
+// fail keeps a refusal, once: one record may be in the way of many sources.
+func (s *sweep) fail(err error) {
+	if !slices.ContainsFunc(s.Failed, func(said error) bool { return said.Error() == err.Error() }) {
+		s.Failed = append(s.Failed, err)
+	}
+}
 
 // endOrphans ends what claims and records of this home say of sources that are
 // not registered. A runner that had to be killed leaves a record, and its claim
