@@ -233,6 +233,24 @@ func required(t *testing.T) (modules []string) {
 	return modules
 }
 
+// The page of performance has every bar that is measured, and no other.
+func TestBars(t *testing.T) {
+	measured, told := map[string]bool{}, map[string]bool{}
+	files, err := filepath.Glob(root + "/tests/bench/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		for _, m := range regexp.MustCompile(`bar\{name: "([a-z-]+)"`).FindAllStringSubmatch(text(t, "tests/bench/"+filepath.Base(file)), -1) {
+			measured[m[1]] = true
+		}
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(text(t, "docs/performance.md"), -1) {
+		told[row[1]] = true
+	}
+	compare(t, "docs/performance.md, bars", told, measured)
+}
+
 // What the pages tell to make can be made.
 func TestMakeTargets(t *testing.T) {
 	makefile := text(t, "Makefile")
