@@ -21,6 +21,10 @@ const (
 	DrainTime = 250 * time.Millisecond
 )
 
+// hostDelay is granted after ClosingTime for what this host is late to see: when
+// it gets its turn late itself, its timers fire before it has looked at its pipes.
+const hostDelay = 5 * time.Millisecond
+
 // phase is where an exchange is.
 //
 //	initializing ── initialized ──▶ executing ── result, failure ──▶ closing ──▶ ended
@@ -64,6 +68,7 @@ type exchange struct {
 	overBudget bool       // seen while the context was live
 	outputDone bool
 	exited     bool
+	late       bool // ClosingTime has passed
 	timer      *time.Timer
 
 	outgoing  chan []byte   // frames for stdin; closed to close it
@@ -199,6 +204,7 @@ func (x *exchange) receive(in incoming) {
 func (x *exchange) close() {
 	x.phase = closing
 	x.closeStdin()
+	x.late = false
 	x.timer.Reset(ClosingTime)
 	x.endIfGone()
 }
@@ -235,6 +241,10 @@ func (x *exchange) endIfGone() {
 func (x *exchange) expire() {
 	switch {
 	case x.phase == draining:
+	case !x.late:
+		x.late = true
+		x.timer.Reset(hostDelay)
+		return
 	case !x.exited:
 		x.note(violation(RuleExit, "the plugin still ran %v after its last frame", ClosingTime))
 	default:

@@ -259,7 +259,7 @@ func TestProtocolViolations(t *testing.T) {
 		{"nonzero exit after failure", script(1, initializedLine, failureLine), RuleExit, 0},
 		{"late exit", func(p *fakeProcess) int {
 			script(0, initializedLine, resultLine)(p)
-			time.Sleep(ClosingTime + time.Millisecond)
+			time.Sleep(ClosingTime + hostDelay + time.Millisecond)
 			return 0
 		}, RuleExit, 0},
 	} {

@@ -207,7 +207,7 @@ func run(t *testing.T, request Request, options Options) (result Result, err err
 
 func endedLate(err error) bool {
 	v, ok := errors.AsType[*Violation](err)
-	return ok && v.Rule == RuleExit && strings.Contains(v.What, "still ran")
+	return ok && v.Rule == RuleExit && strings.Contains(v.What, ClosingTime.String())
 }
 
 func TestRun(t *testing.T) {
