@@ -77,11 +77,12 @@ func (t *Transaction) CheckRetirable(record binding.Record) error {
 	return t.t.checkIdle(record.Digest)
 }
 
-// Disable moves the binding's file to the free name in the directory to,
-// durably. The answer to it is Retired. A crash leaves the file at one of the two
-// places, unless config is another file system: then perhaps at both.
+// Disable moves the binding's file to the name in the directory to, durably.
+// Equal bytes that stand there are the moved file. The answer to it is Retired.
+// A crash leaves the file at one of the two places; where config is another file
+// system, perhaps at both.
 //
-// Errors: one that is fs.ErrExist when the name is taken; io.
+// Errors: integrity-mismatch when something else has the name; io.
 func (t *Transaction) Disable(record binding.Record, to *dirfd.Dir, name string) error {
 	enabled, err := t.t.Home.Open(home.Bindings)
 	if err != nil {
@@ -91,7 +92,7 @@ func (t *Transaction) Disable(record binding.Record, to *dirfd.Dir, name string)
 	if err := t.t.leave(change{retireCommand, record.ExtensionID, record.Digest}); err != nil {
 		return err
 	}
-	if err := home.MoveNew(t.t.data, enabled, binding.FileName(record.ExtensionID), to, name); err != nil {
+	if err := t.t.move(enabled, binding.FileName(record.ExtensionID), to, name); err != nil {
 		t.t.withdraw()
 		return err
 	}
@@ -130,7 +131,7 @@ func (t *Transaction) CheckEnabling(ctx context.Context, record binding.Record) 
 }
 
 // Enable moves the binding's file from the name in the directory from to where
-// it is enabled, durably.
+// it is enabled, durably. A crash leaves it as one in Disable does.
 //
 // Errors: binding-exists, io.
 func (t *Transaction) Enable(record binding.Record, from *dirfd.Dir, name string) (*Bound, error) {
@@ -162,7 +163,8 @@ func (t *Transaction) Enable(record binding.Record, from *dirfd.Dir, name string
 	return t.t.readBack(c)
 }
 
-// Restored answers for a restoration whose command was killed after it.
+// Restored answers for an Enable whose command was killed after it. Where config
+// is another file system, the file may still be where it was moved from.
 func (t *Transaction) Restored(record binding.Record) (*Bound, error) {
 	return t.t.finishEnabling(change{restoreCommand, record.ExtensionID, record.Digest})
 }

@@ -34,7 +34,7 @@ type rig struct {
 func newRig(t testing.TB, pkg hometest.Package) *rig {
 	t.Helper()
 	path := hometest.New(t)
-	r := &rig{t: t, home: path, host: &lifecycle.Host{Home: &home.Home{Path: path, State: path + "/state"}}}
+	r := &rig{t: t, home: path, host: hostOf(path)}
 	data, err := PackDirectory(r.host, pkg.Make(t))
 	must(t, err)
 	r.envelope, err = Decode(data)
@@ -58,9 +58,14 @@ func (r *rig) receive(options binding.Options) (*Received, error) {
 func received(t testing.TB) (*rig, *Received) {
 	t.Helper()
 	r := newRig(t, hometest.Package{})
+	return r, r.bound()
+}
+
+func (r *rig) bound() *Received {
+	r.t.Helper()
 	got, err := r.receive(trusting("sh"))
-	must(t, err)
-	return r, got
+	must(r.t, err)
+	return got
 }
 
 func (r *rig) retire(transfer, digest wire.Digest) (*Retired, error) {
@@ -328,8 +333,14 @@ func TestAlteredRetainedUnit(t *testing.T) {
 func half(t testing.TB) (*rig, *Received) {
 	t.Helper()
 	r, got := received(t)
-	must(t, os.Rename(got.File, r.unit()+"/binding.json"))
+	r.interrupt()
 	return r, got
+}
+
+// interrupt makes of a bound transfer what an interrupted retirement leaves.
+func (r *rig) interrupt() {
+	r.t.Helper()
+	must(r.t, os.Rename(filepath.Join(r.home, "config/extensions.d", extension+".json"), r.unit()+"/binding.json"))
 }
 
 func TestInterruptedRetirement(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hawser/binding"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
@@ -53,7 +54,7 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 	}
 	if record, err := reg.ByID(id); err == nil {
 		if record.Digest == digest && t.WasRestored(record) {
-			return t.Restored(record)
+			return finishRestoring(t, h, transfer, record)
 		}
 		return nil, reg.CheckRoom(record.Binding)
 	}
@@ -76,6 +77,31 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 		return nil, err
 	}
 	return t.Enable(*u.binding, u.dir, bindingName)
+}
+
+// finishRestoring answers for a restoration that was killed after its second
+// move. Between two file systems that is a copy, and the file that was copied may
+// still be in the unit.
+func finishRestoring(t *lifecycle.Transaction, h *home.Home, transfer wire.Digest, record binding.Record) (*lifecycle.Bound, error) {
+	bound, err := t.Restored(record)
+	if err != nil {
+		return nil, err
+	}
+	u, err := findStaged(h, record.ExtensionID, transfer)
+	if fault.Is(err, fault.IO) {
+		return nil, err
+	}
+	if err != nil {
+		return bound, nil // what became of the unit is another command's to say
+	}
+	defer u.close()
+	if u.binding != nil && u.binding.Digest == record.Digest {
+		err = u.dir.Remove(bindingName)
+		if err == nil {
+			err = u.dir.Sync()
+		}
+	}
+	return bound, fault.Wrap(fault.IO, err, "cannot remove %s; the same command tries again", fault.Path(filepath.Join(u.dir.Path(), bindingName)))
 }
 
 // restage moves a retained unit back to staging, durably. One that is there

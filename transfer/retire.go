@@ -114,7 +114,7 @@ func (r *retirement) begin(record binding.Record) (*Retired, error) {
 		return nil, fmt.Errorf("%w; to put back what was transferred, receive the same envelope again: that is refused with transfer-exists, and this command then works", err)
 	}
 	defer u.close()
-	if u.binding != nil {
+	if u.binding != nil && !r.isMoving(u, record) {
 		return nil, r.partial(u)
 	}
 	if !u.isOf(r.h, record) {
@@ -127,6 +127,23 @@ func (r *retirement) begin(record binding.Record) (*Retired, error) {
 		return nil, err
 	}
 	return r.retain(k)
+}
+
+// isMoving reports whether both halves are one binding that was on its way when
+// its command was killed: only between two file systems does a move pass through
+// a copy.
+func (r *retirement) isMoving(u *unit, record binding.Record) bool {
+	enabled, err := r.h.Open(home.Bindings)
+	if err != nil || u.binding.Digest != record.Digest {
+		return false
+	}
+	defer enabled.Close()
+	from, err := enabled.Info()
+	if err != nil {
+		return false
+	}
+	to, err := u.dir.Info()
+	return err == nil && from.Dev != to.Dev
 }
 
 // refuseOther says why the enabled binding is not the one meant.
