@@ -20,7 +20,8 @@ unit: ## every test, as root and as an unprivileged user
 fuzz: ## every fuzz target for FUZZTIME
 	@scripts/test.sh fuzz
 
-bench: ## every benchmark
+bench: ## the contract's bars against their floors, then every benchmark
+	$(GO) run ./tests/bench
 	$(GO) test -run '^$$' -bench . -benchmem ./...
 
 demo: build ## a walk through what the programs do

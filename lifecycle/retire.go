@@ -113,16 +113,21 @@ func (t *transaction) checkPackage(record binding.Record, damaged bool) error {
 }
 
 // checkIdle settles what dead hosts left of the binding and refuses while
-// anything depends on it. The caller holds the lifecycle lock.
+// anything depends on it. What is registered comes before what is under way:
+// retiring a source ends its operations, and waiting for them would not. The
+// caller holds the lifecycle lock.
 func (h *Host) checkIdle(digest wire.Digest) error {
 	settled, err := invoke.Settle(h.Home, invoke.Filter{BindingDigest: digest})
 	if err != nil {
 		return err
 	}
+	if err := h.checkUnused(digest); err != nil {
+		return err
+	}
 	if len(settled.Live) > 0 {
 		return fault.New(fault.BindingInUse, "an operation of the binding is under way: %s; try again when it has ended", settled.Live[0])
 	}
-	return h.checkUnused(digest)
+	return nil
 }
 
 // disable moves the binding's file to where retired ones are retained.

@@ -55,7 +55,7 @@ func (o *ownership) doubt(source string) error {
 }
 
 func uncertainGroup(source string, group int, why string) error {
-	return fault.New(fault.ProcessIdentityUncertain, "source %s: %s; nothing was signalled. See ps -o pid,lstart,args -g %d, end what is the source's, and try again", source, why, group)
+	return fault.New(fault.ProcessIdentityUncertain, "source %s: %s; nothing was signalled. See pgrep -ag %d, end what is the source's, and try again", source, why, group)
 }
 
 // owner reads and judges the claim of a source. It changes nothing. claims is
@@ -237,7 +237,7 @@ func (h *Host) release(claims *dirfd.Dir, source string, o ownership) (ended boo
 func stopGroup(source string, c *claim) error {
 	switch v := process.StopGroup(c.PID, c.group(), c.Token); v.State {
 	case process.Live:
-		return fault.New(fault.ProcessCleanupFailed, "the process group %d of source %s was stopped and did not end (%s); see ps -o pid,stat,wchan,args -g %[1]d", c.PID, source, v.Reason)
+		return fault.New(fault.ProcessCleanupFailed, "the process group %d of source %s was stopped and did not end (%s); see pgrep -ag %[1]d", c.PID, source, v.Reason)
 	case process.Uncertain:
 		return uncertainGroup(source, c.PID, v.Reason)
 	}

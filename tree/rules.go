@@ -55,7 +55,7 @@ func (j judge) check(info dirfd.Info, at place) error {
 		return fault.New(fault.OwnerMismatch, "%s belongs to user %d, not to user %d who runs this", at, info.UID, j.user)
 	}
 	if len(modes) == 0 && info.Perm()&0o022 != 0 {
-		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o): chmod go-w", at, info.Perm())
+		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o); for the whole package: chmod -R go-w", at, info.Perm())
 	}
 	if len(modes) > 0 && !slices.Contains(modes, info.Perm()) {
 		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of %s", at, info.Perm(), octal(modes))
