@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"path"
-	"strings"
 
 	"hawser/internal/fault"
 	"hawser/internal/strictjson"
@@ -23,11 +22,12 @@ var envelopeDoc = strictjson.Doc{
 // Read reads an envelope from r to its end, but never more than one byte over
 // its limit. Errors: io, and those of Decode.
 func Read(r io.Reader) (*Envelope, error) {
-	data, err := envelopeDoc.Read(r)
-	if err != nil {
-		return nil, err
+	data := make([]byte, MaxEnvelopeBytes+1)
+	n, err := io.ReadFull(r, data)
+	if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+		return nil, fault.Wrap(fault.IO, err, "%s: cannot be read", envelopeDoc.Name)
 	}
-	return Decode(data)
+	return Decode(data[:n])
 }
 
 // Decode reads an envelope strictly and whole (home: Transfer envelope). The
@@ -67,7 +67,7 @@ func Decode(data []byte) (*Envelope, error) {
 		return nil, err
 	}
 	// There is one document that says all this.
-	if !bytes.Equal(e.encode(), bytes.TrimSuffix(data, []byte("\n"))) {
+	if !bytes.Equal(e.document(payloads), bytes.TrimSuffix(data, []byte("\n"))) {
 		return nil, fault.New(fault.JSONInvalid, "%s: not in its canonical form (RFC 8785)", envelopeDoc.Name)
 	}
 	return e, nil
@@ -243,10 +243,10 @@ func fill(entries []entry, said []entryForm, payloads []*string) (err error) {
 }
 
 // decodePayload takes the one encoding that a content has. The decoder's strict
-// mode refuses set padding bits, but skips line ends.
+// mode refuses set padding bits, but skips line ends: the length tells.
 func decodePayload(text string, i int) ([]byte, error) {
 	content, err := base64.StdEncoding.Strict().DecodeString(text)
-	if err != nil || strings.ContainsAny(text, "\r\n") {
+	if err != nil || len(text) != base64.StdEncoding.EncodedLen(len(content)) {
 		return nil, fault.New(fault.SchemaInvalid, "%s: payloads[%d]: must be padded standard base64 in its canonical form", envelopeDoc.Name, i)
 	}
 	return content, nil

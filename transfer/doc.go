@@ -3,8 +3,8 @@
 // Its one idea: a package on its way is a value that was checked whole. An
 // [Envelope] is only ever made by reading one document strictly to its end and
 // holding everything in it against everything else; what a receiving home then
-// writes is what was checked, and nothing of a document that fails touches a
-// path.
+// writes ([ReceiveBind]) is what was checked, and nothing of a document that fails
+// touches a path.
 //
 // # Transfer envelope
 //
@@ -34,4 +34,31 @@
 // A payload is the file's content in padded standard base64. manifest_sha256, the
 // digest of the canonical manifest, is the transfer's identity: the transfer
 // digest.
+//
+// # A transfer in a home
+//
+// What was received is a unit (home: A home on disk):
+//
+//	data/extensions/staging/<id>/<version>/<transfer digest in hex>/   0700
+//	    package/        0755 directories and executables, 0644 files
+//	    receipt.json    0600, pretty JSON: schema (the manifest's), extension_id,
+//	                    extension_version, package_digest, transfer_digest
+//	    binding.json    only between the two moves of a retirement
+//
+// A unit proves itself: the transfer manifest is made again from its package, and
+// its digest must be the unit's name. Only a whole unit is bound, retired or
+// restored; its binding is one whose source is the unit's package.
+//
+//	staged, no binding      nothing depends on it: the receiver died, and the same
+//	                        envelope takes it up again
+//	staged, bound           the binding is enabled
+//	staged, binding.json    a retirement or restoration was interrupted between its
+//	                        moves: either command goes on
+//	retired-staging         a retired unit with its binding, or what came of a bind
+//	                        that failed; ".2", ".3" where the name was taken
+//
+// All that happens is one rename from one of these to another, under the home's
+// lifecycle lock; what is temporary has a ".hawser." name beside the unit and is
+// cleared by the next command about a transfer. So no transfer is ever burnt:
+// whatever is refused, the same command or the envelope's coming again leads on.
 package transfer

@@ -261,23 +261,35 @@ type (
 	}
 )
 
-// encode returns the canonical document. It is put together here, because its
-// members stand in their order and base64 needs no escapes: a general encoder
-// would go through the payloads four times.
+// encode returns the canonical document.
 func (e *Envelope) encode() []byte {
+	payloads := make([]*string, len(e.entries))
+	for i, entry := range e.entries {
+		if !entry.Dir {
+			text := base64.StdEncoding.EncodeToString(entry.content)
+			payloads[i] = &text
+		}
+	}
+	return e.document(payloads)
+}
+
+// document returns the canonical document with these payloads in base64, which
+// needs no escapes. It is put together here, because the members stand in their
+// order: a general encoder would go through the payloads four times.
+func (e *Envelope) document(payloads []*string) []byte {
 	var b bytes.Buffer
 	b.Grow(len(e.canonical) + MaxBytes/3*4 + 1024)
 	fmt.Fprintf(&b, `{"manifest":%s,"manifest_sha256":"%s","payloads":[`, e.canonical, e.digest)
-	for i, entry := range e.entries {
+	for i, payload := range payloads {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		if entry.Dir {
+		if payload == nil {
 			b.WriteString("null")
 			continue
 		}
 		b.WriteByte('"')
-		b.Write(base64.StdEncoding.AppendEncode(b.AvailableBuffer(), entry.content))
+		b.WriteString(*payload)
 		b.WriteByte('"')
 	}
 	fmt.Fprintf(&b, `],"schema":"%s"}`, envelopeSchema)

@@ -94,11 +94,10 @@ func admit(t *lifecycle.Transaction, h *home.Home, e *Envelope) error {
 	case err == nil:
 		defer u.close()
 		if u.binding != nil {
-			return exists(k, fmt.Sprintf("its retirement was interrupted; finish it: fm-extension retire-transfer %s --if-transfer-digest %s --if-binding-digest %s",
-				k.id, k.transfer, u.binding.Digest))
+			return exists(k, "its retirement was interrupted; finish it: "+k.retirement(u.binding.Digest))
 		}
 		if enabled != nil && !t.WasBound(*enabled) {
-			return exists(k, fmt.Sprintf("it is bound; see fm-extension inspect %s", k.id))
+			return exists(k, "it is bound; to retire it: "+k.retirement(enabled.Digest))
 		}
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
@@ -133,6 +132,11 @@ func enabledOf(t *lifecycle.Transaction, h *home.Home, k identity) (*binding.Rec
 
 func exists(k identity, why string) error {
 	return fault.New(fault.TransferExists, "the transfer %s of %s@%s is here: %s", k.transfer, k.id, k.version, why)
+}
+
+// retirement is the command that retires the transfer with its binding.
+func (k identity) retirement(digest wire.Digest) string {
+	return fmt.Sprintf("fm-extension retire-transfer %s --if-transfer-digest %s --if-binding-digest %s", k.id, k.transfer, digest)
 }
 
 func bindStaged(ctx context.Context, t *lifecycle.Transaction, h *home.Home, k identity, options binding.Options) (*lifecycle.Bound, error) {

@@ -2,7 +2,6 @@ package remote
 
 import (
 	"encoding/base64"
-	"regexp"
 	"strings"
 	"time"
 
@@ -105,15 +104,16 @@ func (j Job) check() error {
 	return CheckCommand(j.Argv[0])
 }
 
-var (
-	name    = regexp.MustCompile(`^[A-Za-z0-9._][A-Za-z0-9._-]*$`)
-	command = regexp.MustCompile(`^fm-[A-Za-z0-9._-]+$`)
-)
+// isName reports whether a route, a host alias or a command is of the one
+// alphabet that no shell and no option parser reads anything into.
+func isName(s string) bool {
+	return s != "" && s[0] != '-' && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == ""
+}
 
 // CheckCommand refuses what is not the base name of a command of ours. Errors:
 // usage.
 func CheckCommand(base string) error {
-	if !command.MatchString(base) {
+	if !isName(base) || !strings.HasPrefix(base, "fm-") || base == "fm-" {
 		return fault.New(fault.Usage, "command %s: must be the base name of one of ours, such as fm-extension.sh", fault.Path(base))
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"hawser/internal/dirfd"
@@ -111,16 +112,21 @@ func parseRoutes(text []byte) ([]Route, error) {
 	return routes, nil
 }
 
-// The two forms of a line. Summary, scope and projects are prose and may hold
-// anything, also what looks like the fixed words. So the summary takes as much
-// as it can, which finds the fixed words from the end, and root and home as
+// grammar is the two forms of a line. Summary, scope and projects are prose and
+// may hold anything, also what looks like the fixed words. So the summary takes as
+// much as it can, which finds the fixed words from the end, and root and home as
 // little as they can.
-var (
-	remoteLine = regexp.MustCompile(`^- (\S+) - .* \(host: (\S+); root: (/.*?); home: (/.*?); scope: .*; projects: .*; added (\d{4}-\d\d-\d\d)\)$`)
-	localLine  = regexp.MustCompile(`^- \S+ - .*$`)
-	localEnd   = regexp.MustCompile(` \(home: /[^;]*; scope: .*; projects: .*; added \d{4}-\d\d-\d\d\)$`)
-	fixedWords = regexp.MustCompile(`\b(host|root): `)
-)
+type grammar struct{ remote, local, localEnd, fixedWords *regexp.Regexp }
+
+// lines is compiled by whoever reads routes, and by no other command.
+var lines = sync.OnceValue(func() grammar {
+	return grammar{
+		remote:     regexp.MustCompile(`^- (\S+) - .* \(host: (\S+); root: (/.*?); home: (/.*?); scope: .*; projects: .*; added (\d{4}-\d\d-\d\d)\)$`),
+		local:      regexp.MustCompile(`^- \S+ - .*$`),
+		localEnd:   regexp.MustCompile(` \(home: /[^;]*; scope: .*; projects: .*; added \d{4}-\d\d-\d\d\)$`),
+		fixedWords: regexp.MustCompile(`\b(host|root): `),
+	}
+})
 
 // parseLine reads one line; remote reports whether it is a route. A line that
 // does not start with "- " is text for people.
@@ -128,9 +134,10 @@ func parseLine(line string) (r Route, remote bool, err error) {
 	if !strings.HasPrefix(line, "- ") {
 		return r, false, nil
 	}
-	m := remoteLine.FindStringSubmatch(line)
+	g := lines()
+	m := g.remote.FindStringSubmatch(line)
 	if m == nil {
-		if localLine.MatchString(line) && (!fixedWords.MatchString(line) || localEnd.MatchString(line)) {
+		if g.local.MatchString(line) && (!g.fixedWords.MatchString(line) || g.localEnd.MatchString(line)) {
 			return r, false, nil
 		}
 		return r, false, fault.New(fault.RouteInvalid,
@@ -142,7 +149,7 @@ func parseLine(line string) (r Route, remote bool, err error) {
 
 func (r Route) check(added string) error {
 	for _, word := range []struct{ what, text string }{{"id", r.ID}, {"host", r.Alias}} {
-		if !name.MatchString(word.text) {
+		if !isName(word.text) {
 			return fault.New(fault.RouteInvalid, `%s %s: must be of A-Z, a-z, 0-9, ".", "_" and "-", not starting with "-"`, word.what, fault.Path(word.text))
 		}
 	}
@@ -164,7 +171,7 @@ func (r Route) check(added string) error {
 // Errors: usage for a word that names none in form, route-missing,
 // route-ambiguous.
 func Find(routes []Route, word string) (Route, error) {
-	if !name.MatchString(word) {
+	if !isName(word) {
 		return Route{}, fault.New(fault.Usage, `route %s: must be of A-Z, a-z, 0-9, ".", "_" and "-", not starting with "-"`, fault.Path(word))
 	}
 	var onHost []Route
