@@ -84,7 +84,8 @@ func eventCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "process-event <adapter> <operation> --expect-...",
 		Short: "Run one operation of a bound package",
-		Long: `Run one operation of a bound package, whose identity must be the expected one.
+		Long: `Run one operation of a bound package, whose identity must be the expected one, as
+resolve-process-event prints it.
 
   source.poll      prints the output of one event; exit 75 for none. Any refusal
                    or failure prints a firstmate.process-event-extension-error.v1

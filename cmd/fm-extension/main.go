@@ -55,7 +55,7 @@ installed in. A bound package is code that runs as you, without a sandbox.`,
 			return fault.New(fault.Usage, "no command given; see fm-extension --help")
 		},
 	}
-	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for the home's lock")
+	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for the home's lock: seconds, or 90s, 2m")
 	root.AddCommand(
 		bindCommand(o), listCommand(o), inspectCommand(o), verifyCommand(o),
 		retireCommand(o), repairCommand(o), restoreCommand(o),

@@ -34,7 +34,7 @@ by exact identity. Its result is on disk before anyone hears of it.`,
 			return fault.New(fault.Usage, "no command given; see fm-procevent --help")
 		},
 	}
-	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for a lock")
+	root.PersistentFlags().Var(&o.lockTimeout, "lock-timeout", "how long to wait for a lock: seconds, or 90s, 2m")
 	root.AddCommand(
 		registerCommand(o), registerExtensionCommand(o), startCommand(o), reconcileCommand(o),
 		classifyCommand(o), handledCommand(o), retireCommand(o), sweepCommand(o),
