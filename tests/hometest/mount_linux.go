@@ -6,5 +6,10 @@ import "golang.org/x/sys/unix"
 // such as "size=1m". It needs root.
 func Mount(at, options string) error { return unix.Mount("hawser-test", at, "tmpfs", 0, options) }
 
+// Remount gives what Mount mounted other options.
+func Remount(at, options string) error {
+	return unix.Mount("hawser-test", at, "tmpfs", unix.MS_REMOUNT, options)
+}
+
 // Unmount unmounts what Mount mounted.
 func Unmount(at string) error { return unix.Unmount(at, unix.MNT_DETACH) }

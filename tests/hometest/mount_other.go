@@ -4,8 +4,7 @@ package hometest
 
 import "errors"
 
-// Mount mounts nothing: only Linux is known here.
-func Mount(at, options string) error { return errors.ErrUnsupported }
-
-// Unmount unmounts nothing.
-func Unmount(at string) error { return errors.ErrUnsupported }
+// Mount, Remount and Unmount fail: only Linux is known here.
+func Mount(at, options string) error   { return errors.ErrUnsupported }
+func Remount(at, options string) error { return errors.ErrUnsupported }
+func Unmount(at string) error          { return errors.ErrUnsupported }
