@@ -96,18 +96,23 @@ func (h *Host) reserve(ctx context.Context, command string, purpose invoke.Purpo
 }
 
 // CleanupInvocations settles the chosen records of dead hosts (commands:
-// cleanup-invocations) and returns how many were removed, also with an error.
+// cleanup-invocations). What could not be settled is in the result, each with its
+// reason, and is no error of the whole.
 //
-// Errors: those of invoke.Settle; lock-unavailable; io.
-func (h *Host) CleanupInvocations(ctx context.Context, filter invoke.Filter) (int, error) {
+// Errors: process-cleanup-failed for a file that nobody here knows, which stops
+// every cleanup; lock-unavailable; io.
+func (h *Host) CleanupInvocations(ctx context.Context, filter invoke.Filter) (invoke.Settled, error) {
 	if ok, err := h.has(home.Invocations); !ok {
-		return 0, err
+		return invoke.Settled{}, err
 	}
 	t, err := h.transact(ctx, "cleanup-invocations")
 	if err != nil {
-		return 0, err
+		return invoke.Settled{}, err
 	}
 	defer t.release()
 	settled, err := invoke.Settle(h.Home, filter)
-	return settled.Cleaned, err
+	if len(settled.Failed) > 0 {
+		err = nil
+	}
+	return settled, err
 }

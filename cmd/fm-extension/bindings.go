@@ -307,6 +307,23 @@ func restoreCommand(o *options) *cobra.Command {
 	return o.jsonFlag(cmd)
 }
 
+// printCleaned prints what was cleaned and refuses the rest a line each. If there
+// is only the rest, it is a refusal like any other.
+func printCleaned(cmd *cobra.Command, o *options, settled invoke.Settled) error {
+	if settled.Cleaned > 0 || len(settled.Failed) == 0 {
+		if err := o.print(cmd, cli.Fact{Name: "cleaned-invocations", Value: fmt.Sprint(settled.Cleaned)}); err != nil {
+			return err
+		}
+	}
+	for _, err := range settled.Failed {
+		cli.Complain(cmd.ErrOrStderr(), err)
+	}
+	if len(settled.Failed) > 0 {
+		return cli.Status(cli.ExitRefused)
+	}
+	return nil
+}
+
 func cleanupCommand(o *options) *cobra.Command {
 	var source string
 	var digest digestFlag
@@ -339,11 +356,11 @@ gone is removed. What cannot be proved is left alone and named.`,
 			if err != nil {
 				return err
 			}
-			n, err := h.CleanupInvocations(cmd.Context(), filter)
+			settled, err := h.CleanupInvocations(cmd.Context(), filter)
 			if err != nil {
 				return err
 			}
-			return o.print(cmd, cli.Fact{Name: "cleaned-invocations", Value: fmt.Sprint(n)})
+			return printCleaned(cmd, o, settled)
 		},
 	}
 	cmd.Flags().StringVar(&source, "source-id", "", "only records of this source")

@@ -65,7 +65,7 @@ func fill(t *testing.T, home, pkg, option string, args func(digest string) []str
 		if hometest.Remount(home, fmt.Sprintf(option, room)) != nil {
 			continue // the home itself takes more
 		}
-		stdout, stderr, code := (&stage{home: home}).run(args(digest)...)
+		stdout, stderr, code := (&stage{home: home}).run(t, args(digest)...)
 		if code == 0 {
 			hometest.CheckAtRest(t, home)
 			if refused == 0 {

@@ -10,12 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"hawser/tests/hometest"
 )
@@ -106,18 +103,6 @@ func hang(*hometest.Start) { select {} }
 func ignoreTerm(s *hometest.Start) {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 	select {}
-}
-
-// leave starts a process that stays: in this group, or in a session of its own.
-func leave(session bool, stdout *os.File) func(*hometest.Start) {
-	return func(s *hometest.Start) {
-		cmd := exec.Command("/bin/sh", "-c", "read -r _ <"+s.Args[1])
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: session}
-		cmd.Stdout = stdout
-		if err := cmd.Start(); err != nil {
-			os.Exit(5)
-		}
-	}
 }
 
 // pad answers rightly and fills stdout to n bytes with white space.
@@ -260,92 +245,15 @@ var polls = map[string]string{
 }
 
 func init() {
-	add := func(name string, do func(*hometest.Start)) {
-		behaviours[name] = func(s *hometest.Start) {
-			showLife(s)
-			do(s)
-		}
-	}
-	atVerb := func(verb string, do func(*hometest.Start)) func(*hometest.Start) {
-		return func(s *hometest.Start) {
-			if s.Verb == verb {
-				do(s)
-			} else {
-				s.Give(hometest.NoResult())
-			}
-		}
-	}
 	for _, m := range append(atAnyTime, atHandshake...) {
-		add("handshake: "+m.name, atVerb("handshake", m.do))
+		behaviours["handshake: "+m.name] = atVerb("handshake", m.do)
 	}
 	for _, m := range append(atAnyTime, atPoll...) {
-		add("poll: "+m.name, atVerb("invoke", m.do))
+		behaviours["poll: "+m.name] = atVerb("invoke", m.do)
 	}
 	for name, output := range polls {
-		add("poll of "+name, atVerb("invoke", giving(hometest.Result(output))))
+		behaviours["poll of "+name] = atVerb("invoke", giving(hometest.Result(output)))
 	}
-}
-
-// showLife opens the FIFO that the test reads. It is inherited by all that the
-// package starts: the test reads its end when the last of them is gone.
-func showLife(s *hometest.Start) {
-	fd, err := unix.Open(s.Args[0], unix.O_WRONLY, 0)
-	if err != nil {
-		os.Exit(7)
-	}
-	if _, err := unix.Write(fd, []byte{'.'}); err != nil {
-		os.Exit(8)
-	}
-}
-
-// stage is a home and a package with a behaviour.
-type stage struct {
-	home, pkg string
-	life      *os.File // what showLife writes to
-	leave     string   // the FIFO that what leave starts waits for
-}
-
-func newStage(t *testing.T, behaviour string) *stage {
-	t.Helper()
-	dir := hometest.Dir(t)
-	s := &stage{home: hometest.New(t), leave: filepath.Join(dir, "leave")}
-	life := filepath.Join(dir, "life")
-	check(t, unix.Mkfifo(life, 0o600))
-	check(t, unix.Mkfifo(s.leave, 0o600))
-	fd, err := unix.Open(life, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	check(t, err)
-	s.life = os.NewFile(uintptr(fd), life)
-	t.Cleanup(func() { s.life.Close() })
-	s.pkg = hometest.Behaving(t, behaviour, life, s.leave).Make(t)
-	return s
-}
-
-// gone checks that the package ran and that nothing of it is left.
-func (s *stage) gone(t *testing.T) {
-	t.Helper()
-	var b [64]byte
-	for ran := false; ; ran = true {
-		n, err := s.life.Read(b[:])
-		if n == 0 {
-			if !ran || !errors.Is(err, io.EOF) {
-				t.Errorf("the package ran: %v, and is not known to be gone: %v", ran, err)
-			}
-			return
-		}
-	}
-}
-
-func (s *stage) bindArgs() []string {
-	return []string{"bind", s.pkg, "--adapter", "behaving", "--trust-same-user-code", "--timeout-ms", "1000"}
-}
-
-// run runs the command and returns what checkRefusal wants.
-func (s *stage) run(args ...string) (stdout, stderr string, code int) {
-	cmd := program(s.home, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run()
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 // TestMisbehavingAtHandshake: a package that does not shake hands is not bound,
@@ -355,7 +263,7 @@ func TestMisbehavingAtHandshake(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, "handshake: "+m.name)
-			stdout, stderr, code := s.run(s.bindArgs()...)
+			stdout, stderr, code := s.run(t, s.bindArgs()...)
 			if m.code == "" {
 				if code != 0 || stderr != "" {
 					t.Errorf("exit %d: %s", code, stderr)
@@ -368,9 +276,16 @@ func TestMisbehavingAtHandshake(t *testing.T) {
 				t.Errorf("exit %d, and on stdout: %q", code, stdout)
 			}
 			if strings.Contains(m.name, "another session") {
-				letGo(t, s.leave)
+				opened(t, s.leave).Close() // ends what was left
+				eventually(t, "what was let go stays", func() error {
+					if _, alive := s.look(t); alive {
+						return errors.New("alive")
+					}
+					return nil
+				})
+			} else {
+				s.gone(t)
 			}
-			s.gone(t)
 			records, err := hostOf(s.home).List()
 			check(t, err)
 			if len(records) != 0 {
@@ -379,14 +294,6 @@ func TestMisbehavingAtHandshake(t *testing.T) {
 			hometest.CheckAtRest(t, s.home)
 		})
 	}
-}
-
-// letGo ends a process that waits for a line of the FIFO, if it still does.
-func letGo(t *testing.T, fifo string) {
-	t.Helper()
-	file, err := os.OpenFile(fifo, os.O_WRONLY, 0)
-	check(t, err)
-	check(t, file.Close())
 }
 
 func checkSaid(t *testing.T, stderr, code, says string) {
@@ -407,7 +314,8 @@ func TestMisbehavingAtPoll(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, "poll: "+m.name)
-			stdout, stderr, code := s.run(append(s.pollArgs(t), "--config-ref", "c")...)
+			s.bind(t, "--timeout-ms", "1000")
+			stdout, stderr, code := s.run(t, s.pollArgs("s")...)
 			if m.code == "" {
 				if code != 75 || stdout != "" || stderr != "" {
 					t.Errorf("exit %d, %q: %s", code, stdout, stderr)
@@ -432,30 +340,14 @@ func TestPollPrintsTheOutputAsItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, "poll of "+name)
-			stdout, stderr, code := s.run(append(s.pollArgs(t), "--config-ref", "c")...)
+			s.bind(t, "--timeout-ms", "1000")
+			stdout, stderr, code := s.run(t, s.pollArgs("s")...)
 			if code != 0 || stdout != output || stderr != "" {
 				t.Errorf("exit %d, %q: %s", code, stdout, stderr)
 			}
 			s.gone(t)
 		})
 	}
-}
-
-// pollArgs binds the package and returns a poll of it, up to its --config-ref.
-func (s *stage) pollArgs(t *testing.T) []string {
-	t.Helper()
-	stdout, stderr, code := s.run(s.bindArgs()...)
-	if code != 0 {
-		t.Fatal(stderr)
-	}
-	fact := func(name string) string {
-		_, rest, _ := strings.Cut(stdout, "\n"+name+": ")
-		value, _, _ := strings.Cut(rest, "\n")
-		return value
-	}
-	return []string{"process-event", "behaving", "source.poll", "--source-id", "s",
-		"--expect-extension", "org.example.behaving", "--expect-version", "1.0.0", "--expect-capability-version", "1",
-		"--expect-package-digest", fact("package-digest"), "--expect-binding-digest", fact("binding-digest")}
 }
 
 // TestEntrypointsThatDoNotStart: what the system says of a program is told apart.
@@ -473,7 +365,7 @@ func TestEntrypointsThatDoNotStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &stage{home: hometest.New(t), pkg: hometest.Package{Adapters: []string{"behaving"}, Script: test.script}.Make(t)}
-			stdout, stderr, code := s.run(s.bindArgs()...)
+			stdout, stderr, code := s.run(t, s.bindArgs()...)
 			checkSaid(t, stderr, "process-failed", test.says)
 			if code != 1 || stdout != "" {
 				t.Errorf("exit %d, and on stdout: %q", code, stdout)

@@ -83,8 +83,16 @@ func mutates(kind, text string) bool {
 	return true
 }
 
-// Mutations runs the program once, without a fault, and lists its calls.
+// Mutations runs the program once, without a fault, and lists its calls that
+// change something on disk.
 func Mutations(t testing.TB, program *exec.Cmd) []Call {
+	t.Helper()
+	return Calls(t, program, kinds, mutates)
+}
+
+// Calls is Mutations for calls of other kinds: those that are wanted, by their
+// text as strace -y prints it.
+func Calls(t testing.TB, program *exec.Cmd, kinds []string, wanted func(kind, text string) bool) []Call {
 	t.Helper()
 	r := run(t, program, "-y", "-e", "trace="+strings.Join(kinds, ","))
 	if r.Err != nil {
@@ -98,12 +106,12 @@ func Mutations(t testing.TB, program *exec.Cmd) []Call {
 			continue
 		}
 		counts[kind]++
-		if mutates(kind, line) {
+		if wanted(kind, line) {
 			calls = append(calls, Call{kind, counts[kind], strings.TrimSpace(line)})
 		}
 	}
 	if len(calls) == 0 {
-		t.Fatalf("the program changes nothing:\n%s", r.trace)
+		t.Fatalf("the program makes no such call:\n%s", r.trace)
 	}
 	return calls
 }
