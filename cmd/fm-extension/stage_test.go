@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,9 +22,9 @@ import (
 type stage struct {
 	home, pkg string
 
-	life  *os.File // what showLife writes to
-	gate  string   // the FIFO that wait waits for
-	leave string   // the FIFO that what leave starts waits for
+	life  int    // the FIFO that showLife writes to
+	gate  string // the FIFO that wait waits for
+	leave string // the FIFO that what leave starts waits for
 
 	packageDigest, bindingDigest string // once bound
 }
@@ -38,10 +37,10 @@ func newStage(t *testing.T, behaviour string) *stage {
 	for _, fifo := range []string{life, s.gate, s.leave} {
 		check(t, unix.Mkfifo(fifo, 0o600))
 	}
-	fd, err := unix.Open(life, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	var err error
+	s.life, err = unix.Open(life, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	check(t, err)
-	s.life = os.NewFile(uintptr(fd), life)
-	t.Cleanup(func() { s.life.Close() })
+	t.Cleanup(func() { unix.Close(s.life) })
 	s.pkg = hometest.Behaving(t, behaviour, life, s.gate, s.leave).Make(t)
 	return s
 }
@@ -108,16 +107,31 @@ func (s *stage) gone(t *testing.T) {
 	}
 }
 
+// ended is gone for a package that is known to have run.
+func (s *stage) ended(t *testing.T) {
+	t.Helper()
+	if _, alive := s.look(t); alive {
+		t.Error("something of the package is left")
+	}
+}
+
 // look reports whether the package has run, and whether something of it runs.
 func (s *stage) look(t *testing.T) (ran, alive bool) {
 	t.Helper()
 	var b [64]byte
 	for {
-		n, err := s.life.Read(b[:])
-		if n == 0 {
-			return ran, !errors.Is(err, io.EOF)
+		n, err := unix.Read(s.life, b[:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EAGAIN):
+			return ran, true // somebody could write
+		case err != nil:
+			t.Fatal(err)
+		case n == 0:
+			return ran, false
+		default:
+			ran = true
 		}
-		ran = true
 	}
 }
 
