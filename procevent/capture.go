@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"hawser/internal/dirfd"
@@ -236,14 +238,37 @@ func nextSequence(inbox *dirfd.Dir, source string) (uint64, error) {
 	}
 	highest, trace := uint64(0), ""
 	for _, name := range names {
-		if r, _, ok := home.ParseResultName(name); ok && r.Source == source && r.Sequence > highest {
-			highest, trace = r.Sequence, name
+		if n := traceOf(name, source); n > highest {
+			highest, trace = n, name
 		}
 	}
 	if highest >= strictjson.MaxInt {
 		return 0, fault.New(fault.ResultInvalid, "%s has the last number there is, so nothing can be captured after it; move it away", fault.Path(filepath.Join(inbox.Path(), trace)))
 	}
 	return highest + 1, nil
+}
+
+// traceOf is the number in a name "<source>.<n>.<anything>", 0 for any other
+// name. What a capture is made of belongs to the one source that it names
+// ("a.1.2.result" to "a.1"); anything else is a trace for each source that could
+// have left it: a number too many is skipped, none is used twice.
+func traceOf(name, source string) uint64 {
+	if r, suffix, ok := home.ParseResultName(name); ok && slices.Contains([]string{"result", "adapter", "extension", "handled"}, suffix) {
+		if r.Source != source {
+			return 0
+		}
+		return r.Sequence
+	}
+	rest, ok := strings.CutPrefix(name, source+".")
+	digits, _, more := strings.Cut(rest, ".")
+	if !ok || !more {
+		return 0
+	}
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || strconv.FormatUint(n, 10) != digits {
+		return 0
+	}
+	return n
 }
 
 // markHandled creates the empty .handled file of a captured result. already says
@@ -279,7 +304,19 @@ func (h *Host) Handled(source string, sequence uint64) (already bool, err error)
 		return false, err
 	}
 	defer inbox.Close()
-	return markHandled(inbox, r)
+	already, err = markHandled(inbox, r)
+	if err == nil {
+		h.forgetPause(source)
+	}
+	return already, err
+}
+
+// forgetPause ends the pauses of a source: somebody looked at its failure.
+func (h *Host) forgetPause(source string) {
+	if state, err := h.place(false, home.State); err == nil {
+		forgetFailures(state, source)
+		state.Close()
+	}
 }
 
 // inboxOf opens the inbox that holds a captured result: for one that a package

@@ -65,7 +65,7 @@ func (h *Host) launch(source string) (*launched, error) {
 		return nil, err
 	}
 	defer far.Close()
-	cmd := exec.Command(exe, "start", "--tell-owner", fmt.Sprintf("--lock-timeout=%v", h.lockTimeout()), source)
+	cmd := exec.Command(exe, "start", "--tell-owner", fmt.Sprintf("--lock-timeout=%v", h.lockTimeout()), "--", source)
 	cmd.Stdout, cmd.Stderr = far, far
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

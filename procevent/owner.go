@@ -192,8 +192,19 @@ func (h *Host) stopRunner(claims *dirfd.Dir, source string) (o ownership, stoppe
 // budget of its own stopping and more (processes: An operation, step by step).
 const stopMargin = 3 * time.Second
 
-// owns reports whether the claim is of this home.
-func (h *Host) owns(o ownership) bool { return o.claim != nil && o.claim.Home == h.Home.Path }
+// owns reports whether the claim is of this home, with the state root that this
+// command was given: another state root of the same home has sources of its own.
+func (h *Host) owns(o ownership) bool {
+	if o.claim == nil || o.claim.Home != h.Home.Path {
+		return false
+	}
+	dir := h.Home.Join(home.Procevent)
+	if o.claim.RegDir == dir {
+		return true
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	return err == nil && o.claim.RegDir == real
+}
 
 // release ends a claim whose runner is dead, or is this process. In this order:
 //

@@ -20,11 +20,8 @@ import (
 )
 
 // exitNoResult is what an external source that had no result is said to exit
-// with, exitFailed one whose failure was captured before (commands: start).
-const (
-	exitNoResult = 75
-	exitFailed   = 70
-)
+// with, also one whose failure was captured before (commands: start).
+const exitNoResult = 75
 
 // Report is what start says while it does it.
 type Report struct {
@@ -421,7 +418,7 @@ func (r *runner) stageEvidence(code fault.Code) (polled, error) {
 	}
 	if known {
 		noteFailure(r.state, r.reg.Source)
-		return polled{exit: exitFailed}, nil
+		return polled{exit: exitNoResult}, nil
 	}
 	s, err := r.stageText(string(evidence))
 	return polled{staged: s, evidence: true}, err

@@ -96,6 +96,9 @@ func openQueue(state *dirfd.Dir) (*queue, error) {
 		return nil, fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 	}
 	q := &queue{file: os.NewFile(uintptr(fd), path), keys: map[string]bool{}}
+	if info, err := q.file.Stat(); err == nil && info.Size() == 0 && info.Mode().IsRegular() {
+		_ = q.file.Chmod(0o600) // perhaps just made, under a strange umask
+	}
 	if err := q.read(); err != nil {
 		q.file.Close()
 		return nil, err

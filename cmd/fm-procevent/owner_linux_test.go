@@ -132,7 +132,7 @@ func TestUnprovedGroup(t *testing.T) {
 	kill(t, runner)
 	s.ends(t)
 	members := group(t, runner)
-	if s := r.run(t, "list"); s.exit != 0 || !strings.Contains(s.stdout, "s ci uncertain 0") || !strings.Contains(s.stderr, fmt.Sprintf("See ps -o pid,lstart,args -g %d", runner)) {
+	if s := r.run(t, "list"); s.exit != 0 || !strings.Contains(s.stdout, "s ci uncertain 0") || !strings.Contains(s.stderr, fmt.Sprintf("See pgrep -ag %d", runner)) {
 		t.Errorf("list: %d %q %q", s.exit, s.stdout, s.stderr)
 	}
 	if s := r.wants(t, "published=0 started=0 stopped=0 uncertain=1"); s.exit != 0 || !strings.Contains(s.stderr, "nothing was signalled") {

@@ -33,8 +33,10 @@ func classifyCommand(o *options) *cobra.Command {
 
 func handledCommand(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:               "handled <source> <n>",
-		Short:             "Acknowledge a captured result",
+		Use:   "handled <source> <n>",
+		Short: "Acknowledge a captured result",
+		Long: `Acknowledge a captured result: it is announced no more, and no longer keeps its
+binding from being retired. The result itself stays in the inbox.`,
 		Example:           "  fm-procevent handled review-feed-main 1",
 		Args:              cli.Args(2, 2, "a source and a sequence"),
 		ValidArgsFunction: o.sources,

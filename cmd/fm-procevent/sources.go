@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,11 +17,15 @@ import (
 
 func registerCommand(o *options) *cobra.Command {
 	return &cobra.Command{
-		Use:     "register <adapter> <source> -- <argv>...",
-		Short:   "Register a source of a built-in adapter",
+		Use:   "register <adapter> <source> -- <argv>...",
+		Short: "Register a source of a built-in adapter",
+		Long: `Register a source of a built-in adapter. The command is executed as it is, by no
+shell, in the runner's environment and directory, its stderr dropped. Whatever it
+writes to stdout is a result, whatever its exit.`,
 		Example: "  fm-procevent register ci ci-main -- /usr/local/bin/wait-for-build main",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.ArgsLenAtDash() != 2 {
+			args, dash := afterDash(cmd, args, 2)
+			if dash != 2 {
 				return fault.New(fault.Usage, "register takes an adapter, a source, -- and a command; see fm-procevent register --help")
 			}
 			adapter, source, argv := args[0], args[1], args[2:]
@@ -37,6 +42,18 @@ func registerCommand(o *options) *cobra.Command {
 			return o.print(cmd, cli.Fact{Name: "registered", Value: fmt.Sprintf("%s (%s)", source, adapter)})
 		},
 	}
+}
+
+// afterDash returns the arguments, and how many stand before the "--" that
+// begins a command. A source id that starts with a dash needs an earlier "--"
+// before it, which ends the options: where fewer than want stand before the
+// first one, the next one after want begins the command.
+func afterDash(cmd *cobra.Command, args []string, want int) ([]string, int) {
+	dash := cmd.ArgsLenAtDash()
+	if dash >= 0 && dash < want && len(args) > want && args[want] == "--" {
+		return slices.Delete(slices.Clone(args), want, want+1), want
+	}
+	return args, dash
 }
 
 func registerExtensionCommand(o *options) *cobra.Command {
@@ -63,11 +80,20 @@ recorded with a fresh owner token, by which alone the source is retired.`,
 			return o.print(cmd,
 				cli.Fact{Name: "registered", Value: fmt.Sprintf("%s (%s from %s@%s)", reg.Source, reg.Adapter, reg.Owner.ExtensionID, reg.Owner.ExtensionVersion)},
 				cli.Fact{Name: "owner-token", Value: reg.Token},
-				cli.Fact{Name: "retire", Value: fmt.Sprintf("fm-procevent retire %s --if-owner %s", reg.Source, reg.Token)})
+				cli.Fact{Name: "retire", Value: retireLine(reg.Source, reg.Token)})
 		},
 	}
 	cmd.Flags().StringVar(&configRef, "config-ref", "", "what the package is to wait for: a bounded, non-secret reference (required)")
 	return o.jsonFlag(cmd)
+}
+
+// retireLine is what a person pastes to retire a registration: an id that starts
+// with a dash goes after a lone "--".
+func retireLine(source, token string) string {
+	if strings.HasPrefix(source, "-") {
+		return "fm-procevent retire --if-owner " + token + " -- " + source
+	}
+	return "fm-procevent retire " + source + " --if-owner " + token
 }
 
 func startCommand(o *options) *cobra.Command {
@@ -96,7 +122,10 @@ a source that has a live owner anywhere on this machine is left to it.`,
 			if tell {
 				report.Owned = func() { out.print([]byte(procevent.OwnedLine(args[0]) + "\n")) }
 			}
-			return cmp.Or(h.Start(cmd.Context(), args[0], report), out.end())
+			if err := h.Start(cmd.Context(), args[0], report); err != nil {
+				return err
+			}
+			return out.end()
 		},
 	}
 	cmd.Flags().BoolVar(&tell, "tell-owner", false, "say first when the source is owned")
@@ -135,7 +164,12 @@ func reconcileCommand(o *options) *cobra.Command {
 		Short: "Settle the dead, announce what is captured, start what has no runner",
 		Long: `One idempotent pass: settle dead owners and records, announce what is captured
 and not handled, and start a runner for each registration that has no live
-owner. Run it as often as you like.`,
+owner. Run it as often as you like.
+
+Of what it prints, published counts new rows in the wake queue, started the
+runners that own their source now, stopped what dead or unregistered runners had
+left running, and uncertain what could not be proved and was left alone. It exits
+1 when a record was malformed or a start failed; the others are served.`,
 		Example: "  fm-procevent reconcile",
 		Args:    cli.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -205,7 +239,11 @@ func (f *retireFlags) condition(cmd *cobra.Command, args []string) (procevent.Co
 		}
 	}
 	matches := cmd.Flags().Changed("if-matches")
-	if given > 1 || matches != (cmd.ArgsLenAtDash() == 1) || !matches && len(args) != 1 {
+	dash := -1
+	if matches {
+		args, dash = afterDash(cmd, args, 1)
+	}
+	if given > 1 || matches != (dash == 1) || !matches && len(args) != 1 {
 		return procevent.Condition{}, fault.New(fault.Usage, "retire takes a source and at most one condition; see fm-procevent retire --help")
 	}
 	c := procevent.Condition{IfOwner: f.owner, IfAbsent: f.absent}
@@ -256,8 +294,12 @@ func sweepCommand(o *options) *cobra.Command {
 
 func listCommand(o *options) *cobra.Command {
 	return o.jsonFlag(&cobra.Command{
-		Use:     "list",
-		Short:   "List the sources of this home and their owners",
+		Use:   "list",
+		Short: "List the sources of this home and their owners",
+		Long: `List the sources of this home, their owners and how many results wait to be
+handled. An owner is live (a runner waits), none, orphaned (the runner is dead and
+what it started still runs; reconcile ends it) or uncertain (it cannot be proved;
+the line on stderr says what to do).`,
 		Example: "  fm-procevent list\n  fm-procevent list --json",
 		Args:    cli.Args(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -269,7 +311,7 @@ func listCommand(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			text, err := listText(listed.Rows, o.json)
+			text, err := listText(listed.Rows, len(listed.Failed) > 0, o.json)
 			if err != nil {
 				return err
 			}
@@ -278,7 +320,7 @@ func listCommand(o *options) *cobra.Command {
 	})
 }
 
-func listText(rows []procevent.Row, asJSON bool) ([]byte, error) {
+func listText(rows []procevent.Row, failed, asJSON bool) ([]byte, error) {
 	if asJSON {
 		all := make([]any, 0, len(rows))
 		for _, r := range rows {
@@ -286,7 +328,7 @@ func listText(rows []procevent.Row, asJSON bool) ([]byte, error) {
 		}
 		return strictjson.Pretty(all)
 	}
-	if len(rows) == 0 {
+	if len(rows) == 0 && !failed {
 		return []byte("no sources registered\n"), nil
 	}
 	var b strings.Builder
