@@ -63,6 +63,7 @@ func (t Terms) Timeout() time.Duration { return time.Duration(t.TimeoutMS) * tim
 
 var bindingDoc = strictjson.Doc{
 	Name:      "extension binding",
+	Open:      true,
 	Limit:     65_536,
 	Oversized: fault.BindingOversized,
 }

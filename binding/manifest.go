@@ -31,6 +31,7 @@ type Manifest struct {
 
 var manifestDoc = strictjson.Doc{
 	Name:      "extension manifest",
+	Open:      true,
 	Limit:     65_536,
 	Oversized: fault.ManifestOversized,
 }

@@ -69,8 +69,8 @@ func TestParseManifestRefuses(t *testing.T) {
 		{`["network"]`, `["network", "network"]`, `required_consents[1]: stands in the array twice`},
 		{`["network"]`, `["evil"]`, `required_consents[0]: must be one of network, credential-store, task-metadata, artifact-references`},
 		{`["network"]`, `["trusted-same-user-code"]`, `required_consents[0]: must be one of`},
-		{`["network"]`, `["network"], "evil": 1`, `unknown member at line 14, column 37`},
-		{`"name": "process`, `"evil": 1, "name": "process`, `capabilities[0]: unknown member at line`},
+		{`["network"]`, `["network"], "extra": 1`, `unknown member "extra"`},
+		{`"name": "process`, `"extra": 1, "name": "process`, `capabilities[0]: unknown member "extra"`},
 		{`"version": "1.2.3",`, ``, `member "version" is missing`},
 		{`"versions": [2, 1],`, ``, `capabilities[0]: member "versions" is missing`},
 	} {

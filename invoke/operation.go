@@ -145,7 +145,7 @@ func (op *Operation) Handshake(ctx context.Context) error {
 	b := op.pkg.Binding()
 	request := &handshakeRequest{
 		Schema:        handshakeRequestSchema,
-		RequestID:     wire.RandomRequestID(),
+		RequestID:     op.handshakeID(),
 		HostProtocols: []int{binding.HostProtocol},
 		ExtensionID:   b.ExtensionID,
 		Version:       b.ExtensionVersion,
@@ -157,6 +157,15 @@ func (op *Operation) Handshake(ctx context.Context) error {
 		return err
 	}
 	return checkHandshake(answer, request)
+}
+
+// handshakeID is the record's request id when the handshake is the whole
+// operation; the one before an invocation has its own.
+func (op *Operation) handshakeID() wire.Digest {
+	if op.record.Operation == handshake {
+		return op.record.RequestID
+	}
+	return wire.RandomRequestID()
 }
 
 // Poll asks for one event of a source.

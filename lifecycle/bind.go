@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 
@@ -96,7 +97,7 @@ func readSource(dir *dirfd.Dir) (*source, error) {
 	}
 	manifest, err := binding.ParseManifest(data)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", fault.Path(filepath.Join(dir.Path(), binding.ManifestName)), err)
 	}
 	entry, ok := scanned.Lookup(manifest.Entrypoint)
 	path := fault.Path(filepath.Join(dir.Path(), manifest.Entrypoint))

@@ -32,7 +32,7 @@ func (o *options) host() (*lifecycle.Host, error) {
 		return nil, err
 	}
 	host := &lifecycle.Host{Home: h, LockTimeout: time.Duration(o.lockTimeout)}
-	if cli.Interactive(os.Stderr) {
+	if cli.Interactive(os.Stderr) && !o.json {
 		host.Waiting = func(line string) { fmt.Fprintln(os.Stderr, line) }
 	}
 	return host, nil

@@ -36,6 +36,10 @@ type Doc struct {
 	Limit int    // bytes, counted before parsing
 	Form  Form
 
+	// Open documents are an operator's to read: a message may tell the name of an
+	// unknown member. Of all others only its place is told.
+	Open bool
+
 	// The codes of refusals, where they are not the usual ones.
 	Oversized fault.Code // json-oversized
 	Invalid   fault.Code // json-invalid

@@ -69,7 +69,10 @@ func (v *Value) Members(names ...string) {
 	for i := range v.split() {
 		m := &v.parts[i]
 		if !slices.Contains(names, m.name) && !slices.Contains(names, m.name+"?") {
-			// The name is the document's own: only its place is told.
+			if v.doc.Open && len(m.name) <= 64 {
+				v.Fail("unknown member %q", m.name)
+			}
+			// Otherwise the name is the document's own: only its place is told.
 			v.Fail("unknown member at %s", position(v.doc.data, m.nameOffset))
 			return
 		}
