@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
@@ -50,8 +51,15 @@ func Acquire(ctx context.Context, dir *dirfd.Dir, name, command string, waiting 
 	}
 	path := filepath.Join(dir.Path(), name)
 	for {
+		if err := mend(dir, name); err != nil {
+			return nil, err
+		}
 		f := flock.New(path, flock.SetFlag(os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW), flock.SetPermissions(0o600))
 		if err := wait(ctx, f, path, waiting); err != nil {
+			return nil, err
+		}
+		if err := mend(dir, name); err != nil {
+			_ = f.Close()
 			return nil, err
 		}
 		same, err := isNamed(f, dir, name)
@@ -106,6 +114,17 @@ func lockFault(err error, path string) error {
 		return fault.New(fault.LinkUnsafe, "%s is not a regular file; move it away", fault.Path(path))
 	}
 	return fault.Wrap(fault.IO, err, "cannot lock %s", fault.Path(path))
+}
+
+// mend gives the lock file its exact mode, whatever the umask was under which it
+// was made: one that its own user cannot open would lock everybody out.
+func mend(dir *dirfd.Dir, name string) error {
+	info, err := dir.Lstat(name)
+	if err != nil || !info.IsRegular() || info.Perm() == 0o600 || int(info.UID) != os.Geteuid() {
+		return nil // absent or as it must be; what else it is, the others tell
+	}
+	err = unix.Fchmodat(dir.Fd(), name, 0o600, 0)
+	return fault.Wrap(fault.IO, err, "cannot set the mode of %s", fault.Path(filepath.Join(dir.Path(), name)))
 }
 
 // isNamed reports whether the locked file is the one that has the name now, a

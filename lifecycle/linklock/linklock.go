@@ -208,7 +208,7 @@ func (l *Lock) writeStanding() bool {
 	// Written over and cut, not truncated first, which would make the file
 	// system flush it on close. Nobody reads it before the link is there.
 	text := strconv.Itoa(os.Getpid()) + "\n"
-	if _, err := file.WriteString(text); err != nil {
+	if _, err := file.WriteString(text); err != nil || file.Chmod(0o600) != nil {
 		return false
 	}
 	return file.Truncate(int64(len(text))) == nil
