@@ -122,7 +122,7 @@ func wait(ctx context.Context, dir *dirfd.Dir, name string) error {
 }
 
 func holderName(dir *dirfd.Dir, name string) string {
-	if target, err := readLink(dir, name); err == nil {
+	if target, err := readTarget(dir, name); err == nil {
 		if pid, err := readPid(target); err == nil {
 			return "process " + strconv.Itoa(pid)
 		}
@@ -271,7 +271,7 @@ func removeLink(dir *dirfd.Dir, name, target string) error {
 		}
 		return fault.Wrap(fault.IO, err, "cannot clear the stale lock %s", fault.Path(filepath.Join(dir.Path(), name)))
 	}
-	if got, err := readLink(dir, aside); err != nil || got != target {
+	if got, err := readTarget(dir, aside); err != nil || got != target {
 		// Not the one that was judged: its holder got it in between.
 		if err := dir.RenameNoReplace(aside, dir, name); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fault.Wrap(fault.IO, err, "cannot put back the lock %s", fault.Path(filepath.Join(dir.Path(), name)))
@@ -291,7 +291,7 @@ func removeLink(dir *dirfd.Dir, name, target string) error {
 // Release gives the lock up. A lock that somebody took over meanwhile stays
 // theirs.
 func (l *Lock) Release() {
-	if target, err := readLink(l.dir, l.name); err == nil && target == l.target() {
+	if target, err := readTarget(l.dir, l.name); err == nil && target == l.target() {
 		_ = l.dir.Remove(l.name)
 	}
 	l.discard()
@@ -326,7 +326,7 @@ func Sweep(dir *dirfd.Dir, name string) error {
 }
 
 func pointedTo(dir *dirfd.Dir, lock, entry string) bool {
-	target, err := readLink(dir, lock)
+	target, err := readTarget(dir, lock)
 	return err == nil && target == filepath.Join(dir.Path(), entry)
 }
 
@@ -353,12 +353,9 @@ func judge(dir *dirfd.Dir, name string) (target string, stale bool, err error) {
 	if !info.IsLink() {
 		return "", false, fault.New(fault.PathUnsafe, "%s is no lock (not a link); move it away", fault.Path(path))
 	}
-	target, err = readLink(dir, name)
+	target, err = readTarget(dir, name)
 	if err != nil {
 		return "", false, nil // released in between
-	}
-	if !filepath.IsAbs(target) {
-		target = filepath.Join(dir.Path(), target)
 	}
 	pid, err := readPid(target)
 	if err != nil {
@@ -382,13 +379,18 @@ func isGone(pid int, taken time.Time) bool {
 	return !alive || taken.Add(clockSlack).Before(started)
 }
 
-func readLink(dir *dirfd.Dir, name string) (string, error) {
+// readTarget returns the absolute path of what a link points to.
+func readTarget(dir *dirfd.Dir, name string) (string, error) {
 	buf := make([]byte, 4097)
 	n, err := unix.Readlinkat(dir.Fd(), name, buf)
 	if err != nil {
 		return "", err
 	}
-	return string(buf[:n]), nil
+	target := string(buf[:n])
+	if !filepath.IsAbs(target) {
+		target = filepath.Join(dir.Path(), target)
+	}
+	return target, nil
 }
 
 // readPid reads the pid file in a private directory, by its path as the link
