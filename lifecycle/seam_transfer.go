@@ -38,18 +38,42 @@ func (h *Host) OpenPackage(path string) (*dirfd.Dir, error) { return h.openSourc
 // Registry reads the enabled bindings. Errors: those of binding.ReadRegistry.
 func (t *Transaction) Registry() (*binding.Registry, error) { return t.t.registry() }
 
-// Bind enables the package in an open directory, which may be in the home: steps
-// and errors are those of Host.Bind from the look at its tree on.
-func (t *Transaction) Bind(ctx context.Context, dir *dirfd.Dir, options binding.Options) (*Bound, error) {
+// Source is a package directory that may be bound: all of it was read, and
+// whatever changes in it from then on is refused.
+type Source struct {
+	source *source
+	path   string
+}
+
+// ReadSource reads the package in an open directory, which stays open for as long
+// as the result is used, and has to have the digest. A binding will name path as
+// the place that it came from.
+//
+// Errors: those of Host.Bind about a package; integrity-mismatch for another
+// digest.
+func ReadSource(dir *dirfd.Dir, path string, digest wire.Digest) (*Source, error) {
 	s, err := readSource(dir)
 	if err != nil {
 		return nil, err
 	}
-	terms, err := binding.Choose(s.manifest, options)
+	read, err := s.Hash()
 	if err != nil {
 		return nil, err
 	}
-	return t.t.bind(ctx, s, dir.Path(), terms)
+	if read.Digest() != digest {
+		return nil, fault.New(fault.IntegrityMismatch, "%s has the package digest %s, not %s", fault.Path(dir.Path()), read.Digest(), digest)
+	}
+	return &Source{s, path}, nil
+}
+
+// Bind enables a package: steps and errors are those of Host.Bind from its terms
+// on.
+func (t *Transaction) Bind(ctx context.Context, s *Source, options binding.Options) (*Bound, error) {
+	terms, err := binding.Choose(s.source.manifest, options)
+	if err != nil {
+		return nil, err
+	}
+	return t.t.bind(ctx, s.source, s.path, terms)
 }
 
 // WasBound, WasRetired and WasRestored report whether a killed command made this

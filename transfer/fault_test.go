@@ -92,7 +92,7 @@ var interruptible = []struct {
 }{
 	{name: "receive", prepare: toReceive},
 	{name: "receive of a staged unit", killOnly: true, prepare: func(t *testing.T, r *rig, envelope string) []string {
-		must(t, stage(r.host.Home, r.envelope))
+		r.stage()
 		return toReceive(t, r, envelope)
 	}},
 	{name: "retire", prepare: toRetire},
@@ -140,7 +140,7 @@ func TestFaults(t *testing.T) {
 			if errno != "" {
 				name = errno
 			}
-			if errno != "" && c.killOnly {
+			if errno != "" && c.killOnly || errno == "ENOSPC" && c.name != "receive" { // which is what takes space
 				continue
 			}
 			t.Run(c.name+"/"+name, func(t *testing.T) {

@@ -337,6 +337,14 @@ func half(t testing.TB) (*rig, *Received) {
 	return r, got
 }
 
+// stage makes what a receiver leaves that died between staging and binding.
+func (r *rig) stage() {
+	r.t.Helper()
+	s, err := stage(r.host.Home, r.envelope)
+	must(r.t, err)
+	s.close()
+}
+
 // interrupt makes of a bound transfer what an interrupted retirement leaves.
 func (r *rig) interrupt() {
 	r.t.Helper()
@@ -495,7 +503,7 @@ func TestFailedHandshake(t *testing.T) {
 // TestStagedUnitIsTakenUpAgain: the receiver died between staging and binding.
 func TestStagedUnitIsTakenUpAgain(t *testing.T) {
 	r := newRig(t, hometest.Package{})
-	must(t, stage(r.host.Home, r.envelope))
+	r.stage()
 	info, err := os.Stat(r.unit())
 	must(t, err)
 	wantCode(t, second(r.retire(r.envelope.Digest(), wire.DigestOf(nil))), fault.BindingMissing)
@@ -511,7 +519,7 @@ func TestStagedUnitIsTakenUpAgain(t *testing.T) {
 
 	// One that a power cut took a part of is set aside.
 	r = newRig(t, hometest.Package{})
-	must(t, stage(r.host.Home, r.envelope))
+	r.stage()
 	must(t, os.Truncate(r.unit()+"/receipt.json", 0))
 	_, err = r.receive(trusting("sh"))
 	must(t, err)

@@ -129,7 +129,7 @@ func TestModel(t *testing.T) {
 				if m.staged || m.bound {
 					t.Skip("nothing is received")
 				}
-				must(t, stage(r.host.Home, r.envelope))
+				r.stage()
 				m.staged = true
 			},
 			"crash between the moves": func(t *rapid.T) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 
 	"hawser/binding"
-	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
@@ -67,10 +66,12 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 		if err := clearTemporaries(h.Home); err != nil {
 			return err
 		}
-		if err := admit(t, h.Home, e); err != nil {
+		staged, err := admit(t, h.Home, e)
+		if err != nil {
 			return err
 		}
-		bound, err := bindStaged(ctx, t, h.Home, e.identity(), options)
+		defer staged.close()
+		bound, err := t.Bind(ctx, staged.source, options)
 		if err != nil {
 			return setAside(t, h.Home, e.identity(), err)
 		}
@@ -82,39 +83,57 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 
 func (e *Envelope) identity() identity { return identity{e.ID(), e.Version(), e.digest} }
 
-// admit leaves a whole unit that may be bound, or refuses.
-func admit(t *lifecycle.Transaction, h *home.Home, e *Envelope) error {
+// admit returns the package of the staged unit, staged now or taken up again, or
+// refuses.
+func admit(t *lifecycle.Transaction, h *home.Home, e *Envelope) (*staged, error) {
 	k := e.identity()
 	enabled, err := enabledOf(t, h, k)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	u, err := openUnit(h, home.Staging, k, k.transfer.Hex())
 	switch {
 	case err == nil:
 		defer u.close()
-		if u.binding != nil {
-			return exists(k, "its retirement was interrupted; finish it: "+k.retirement(u.binding.Digest))
-		}
-		if enabled != nil && !t.WasBound(*enabled) {
-			return exists(k, "it is bound; to retire it: "+k.retirement(enabled.Digest))
-		}
-		return nil
+		return u.takeUp(t, h, enabled)
 	case errors.Is(err, fs.ErrNotExist):
 	case fault.Is(err, fault.IO):
-		return err
+		return nil, err
 	default:
 		if _, err := k.retain(h); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := stage(h, e); err != nil {
-		return err
+	s, err := stage(h, e)
+	if err != nil || enabled == nil {
+		return s, err
 	}
-	if enabled != nil {
-		return exists(k, "it is bound; its staged package was missing or damaged and has been put back")
+	defer s.close()
+	if err := s.pkg.SyncFS(); err != nil { // no bind follows that would
+		return nil, stageFault(err, s.pkg)
 	}
-	return nil
+	return nil, exists(k, "it is bound; its staged package was missing or damaged and has been put back")
+}
+
+// takeUp returns the package of a unit that stands there, if that is because
+// its command was killed.
+func (u *unit) takeUp(t *lifecycle.Transaction, h *home.Home, enabled *binding.Record) (*staged, error) {
+	if u.binding != nil {
+		return nil, exists(u.identity, "its retirement was interrupted; finish it: "+u.retirement(u.binding.Digest))
+	}
+	if enabled != nil && !t.WasBound(*enabled) {
+		return nil, exists(u.identity, "it is bound; to retire it: "+u.retirement(enabled.Digest))
+	}
+	pkg, err := u.pkg.Dup()
+	if err != nil {
+		return nil, fault.Wrap(fault.IO, err, "cannot open the staged package")
+	}
+	s := &staged{pkg: pkg}
+	if s.source, err = lifecycle.ReadSource(pkg, u.source(h), u.digest); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // enabledOf returns the enabled binding of the staged unit, nil if there is none.
@@ -137,20 +156,6 @@ func exists(k identity, why string) error {
 // retirement is the command that retires the transfer with its binding.
 func (k identity) retirement(digest wire.Digest) string {
 	return fmt.Sprintf("fm-extension retire-transfer %s --if-transfer-digest %s --if-binding-digest %s", k.id, k.transfer, digest)
-}
-
-func bindStaged(ctx context.Context, t *lifecycle.Transaction, h *home.Home, k identity, options binding.Options) (*lifecycle.Bound, error) {
-	dir, err := h.Open(home.Staging, k.id, k.version, k.transfer.Hex())
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	var pkg *dirfd.Dir
-	if pkg, err = dir.Sub(packageName); err != nil {
-		return nil, fault.Wrap(fault.IO, err, "cannot open the staged package")
-	}
-	defer pkg.Close()
-	return t.Bind(ctx, pkg, options)
 }
 
 // setAside retains the unit of a failed bind, unless a binding is enabled that

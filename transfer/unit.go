@@ -16,6 +16,7 @@ import (
 	"hawser/internal/home"
 	"hawser/internal/strictjson"
 	"hawser/internal/wire"
+	"hawser/lifecycle"
 	"hawser/tree"
 )
 
@@ -265,6 +266,15 @@ func (k identity) retain(h *home.Home) (string, error) {
 	}
 }
 
+// staged is the package of a staged unit, open and read: what is bound of it is
+// what was read.
+type staged struct {
+	pkg    *dirfd.Dir
+	source *lifecycle.Source
+}
+
+func (s *staged) close() { s.pkg.Close() }
+
 // stage writes the package of an envelope as a new unit. It is built beside its
 // place, read back and verified, and becomes visible in one rename.
 //
@@ -275,44 +285,56 @@ func (k identity) retain(h *home.Home) (string, error) {
 // cut takes a part of it, it is not whole, and is set aside.
 //
 // Errors: transfer-exists when there is one by now; io.
-func stage(h *home.Home, e *Envelope) error {
+func stage(h *home.Home, e *Envelope) (*staged, error) {
 	k := e.identity()
 	versions, err := h.Make(nil, home.Staging, k.id, k.version)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer versions.Close()
 	temp := home.TempName()
 	defer versions.RemoveAll(temp) // after the rename there is nothing of that name
-	if err := build(versions, temp, e); err != nil {
-		return err
+	s, err := build(h, versions, temp, e)
+	if err != nil {
+		return nil, err
 	}
 	err = versions.RenameNoReplace(temp, versions, k.transfer.Hex())
-	if errors.Is(err, fs.ErrExist) {
-		return exists(k, "it was received meanwhile by another program")
+	if err == nil {
+		return s, nil
 	}
-	return fault.Wrap(fault.IO, err, "cannot stage the transfer in %s", fault.Path(versions.Path()))
+	s.close()
+	if errors.Is(err, fs.ErrExist) {
+		return nil, exists(k, "it was received meanwhile by another program")
+	}
+	return nil, stageFault(err, versions)
 }
 
-func build(versions *dirfd.Dir, temp string, e *Envelope) error {
+// build makes the whole unit under a temporary name. Its source is already read
+// as that of the place it is going to.
+func build(h *home.Home, versions *dirfd.Dir, temp string, e *Envelope) (*staged, error) {
 	dir, err := versions.Mkdir(temp, 0o700)
 	if err != nil {
-		return stageFault(err, versions)
+		return nil, stageFault(err, versions)
 	}
 	defer dir.Close()
+	if err := writeReceipt(dir, receipt{e.identity(), e.pkg}); err != nil {
+		return nil, err
+	}
 	pkg, err := dir.Mkdir(packageName, modeExecutable)
 	if err != nil {
-		return stageFault(err, dir)
+		return nil, stageFault(err, dir)
 	}
-	defer pkg.Close()
-	if err := writeEntries(pkg, e.entries); err != nil {
-		return stageFault(err, dir)
+	s := &staged{pkg: pkg}
+	if err = writeEntries(pkg, e.entries); err != nil {
+		err = stageFault(err, dir)
+	} else {
+		s.source, err = lifecycle.ReadSource(pkg, e.identity().source(h), e.pkg)
 	}
-	if err := writeReceipt(dir, receipt{e.identity(), e.pkg}); err != nil {
-		return err
+	if err != nil {
+		s.close()
+		return nil, err
 	}
-	_, err = tree.Verify(pkg, stagedRules(), e.pkg)
-	return err
+	return s, nil
 }
 
 func stageFault(err error, dir *dirfd.Dir) error {
