@@ -45,7 +45,7 @@ func TestQueueLockOfTheDead(t *testing.T) {
 		"a pid that was reused": func(t *testing.T, r *rig) {
 			since(t, r.holdQueue(t, strconv.Itoa(stranger(t))), time.Now().Add(-time.Hour))
 		},
-		"no pid": func(t *testing.T, r *rig) { since(t, r.holdQueue(t, ""), time.Now().Add(-3*time.Second)) },
+		"no pid":    func(t *testing.T, r *rig) { since(t, r.holdQueue(t, ""), time.Now().Add(-3*time.Second)) },
 		"no number": func(t *testing.T, r *rig) { since(t, r.holdQueue(t, "me"), time.Now().Add(-3*time.Second)) },
 		"older than the boot": func(t *testing.T, r *rig) {
 			since(t, r.holdQueue(t, strconv.Itoa(os.Getpid())), longAgo)

@@ -77,6 +77,7 @@ func (r *rig) claim(source string) string { return filepath.Join(r.claims, sourc
 func (r *rig) command(args ...string) *exec.Cmd {
 	cmd := exec.Command("fm-procevent", args...)
 	cmd.Env = append(os.Environ(), r.env()...)
+	cmd.Dir = r.root // what a script of the root leaves goes with it
 	return cmd
 }
 
