@@ -542,22 +542,17 @@ func TestSignals(t *testing.T) {
 	})
 	t.Run("while waiting for the lock", func(t *testing.T) {
 		t.Parallel()
-		s := newStage(t, "waits in its handshake")
-		s.start(t, s.bindArgs()...)
-		gate := s.opened(t)
-		waiter := s.start(t, bindArgs(hometest.Package{}.Make(t))...)
-		eventually(t, "it does not wait", func() error {
-			if !strings.Contains(blockedIn(waiter.Process.Pid), "flock") {
-				return errors.New("not blocked")
+		home := hometest.New(t)
+		check(t, hostOf(home).Locked(t.Context(), "hold on", func() error {
+			waiter := (&stage{home: home}).start(t, bindArgs(hometest.Package{}.Make(t))...)
+			waitsForLock(t, waiter)
+			check(t, waiter.Process.Signal(syscall.SIGINT))
+			if stdout, stderr, code := waiter.end(); code != 130 || stdout != "" {
+				t.Errorf("exit %d, %q: %s", code, stdout, stderr)
 			}
 			return nil
-		})
-		check(t, waiter.Process.Signal(syscall.SIGINT))
-		if stdout, stderr, code := waiter.end(); code != 130 || stdout != "" {
-			t.Errorf("exit %d, %q: %s", code, stdout, stderr)
-		}
-		_, err := gate.WriteString("go\n")
-		check(t, err)
+		}))
+		hometest.CheckAtRest(t, home)
 	})
 	t.Run("ignored from outside", func(t *testing.T) {
 		t.Parallel()
@@ -578,20 +573,6 @@ func TestSignals(t *testing.T) {
 		}
 		s.gone(t)
 	})
-}
-
-// blockedIn names the system calls that the threads of a process are in.
-func blockedIn(pid int) string {
-	var calls strings.Builder
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
-	for _, thread := range threads {
-		text, _ := os.ReadFile(thread)
-		number, _, _ := strings.Cut(string(text), " ")
-		if number == strconv.Itoa(unix.SYS_FLOCK) {
-			calls.WriteString("flock ")
-		}
-	}
-	return calls.String()
 }
 
 // TestOtherContainer: an operation in another pid namespace is alive, seen from
