@@ -77,7 +77,7 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 		return nil, fault.New(fault.OwnerMismatch, "the binding of %s has the digest %s, not the given one; see fm-extension inspect %[1]s", id, record.Digest)
 	}
 	if h.isTransferred(record) {
-		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: fm-extension retire-transfer %[1]s", id)
+		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: fm-extension retire-transfer %[1]s --if-transfer-digest %s --if-binding-digest %s", id, h.transferDigest(record), record.Digest)
 	}
 	if err := t.checkPackage(record, damaged); err != nil {
 		return nil, err
@@ -91,6 +91,12 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 // isTransferred reports whether the binding's package came by a transfer.
 func (h *Host) isTransferred(record binding.Record) bool {
 	return strings.HasPrefix(record.SourcePath, h.Home.Join(home.Staging)+"/")
+}
+
+// transferDigest is the digest of the transfer that a binding's package came by:
+// its source is staging/<id>/<version>/<transfer-hex>/package.
+func (h *Host) transferDigest(record binding.Record) string {
+	return "sha256:" + filepath.Base(filepath.Dir(record.SourcePath))
 }
 
 // checkPackage validates the installed package, or insists that it is damaged.

@@ -84,7 +84,7 @@ func CheckAdapter(adapter string) error {
 // Errors: owner-mismatch, mode-unsafe; io.
 func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 	if create {
-		if err := os.MkdirAll(h.Claims, 0o700); err != nil {
+		if err := mkdirExact(h.Claims); err != nil {
 			return nil, fault.Wrap(fault.IO, err, "cannot create the claim root %s", fault.Path(h.Claims))
 		}
 	}
@@ -111,6 +111,24 @@ func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 	return dir, nil
 }
 
+// mkdirExact makes a directory with mode 0700 whatever the umask, and what is
+// missing above it, unless it is there.
+func mkdirExact(path string) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
+		}
+		return err
+	}
+	return os.Chmod(path, 0o700)
+}
+
 // openFollowing opens a directory by its canonical path, whatever links led to
 // it.
 //
@@ -118,6 +136,9 @@ func (h *Host) claims(create bool) (*dirfd.Dir, error) {
 func openFollowing(path string) (*dirfd.Dir, error) {
 	real, err := filepath.EvalSymlinks(path)
 	if errors.Is(err, fs.ErrNotExist) {
+		if _, linkErr := os.Lstat(path); linkErr == nil {
+			return nil, fault.New(fault.PathUnsafe, "%s is a link that leads nowhere; move it away", fault.Path(path))
+		}
 		return nil, err
 	}
 	var dir *dirfd.Dir

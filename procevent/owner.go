@@ -103,8 +103,9 @@ func (h *Host) owner(claims *dirfd.Dir, source string) (o ownership, err error) 
 //
 // Errors: ESRCH (errors.Is) when there is no such process.
 func runnerIdentity(pid int) (text string, start uint64, err error) {
-	// The command line of a process that is ending is empty for an instant.
-	for tries := 3; ; tries-- {
+	// The command line of a process that is ending is empty: for an instant, or
+	// until the last of its threads has gone, which a busy machine takes time for.
+	for tries := 500; ; tries-- {
 		id, err := process.Of(pid)
 		if err != nil {
 			return "", 0, err

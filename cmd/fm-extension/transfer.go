@@ -63,7 +63,7 @@ it fails, it is moved aside, and the same document may come again.`,
 			if err != nil {
 				return err
 			}
-			envelope, err := transfer.Read(cmd.InOrStdin())
+			envelope, err := cli.Await(cmd.Context(), func() (*transfer.Envelope, error) { return transfer.Read(cmd.InOrStdin()) })
 			if err != nil {
 				return err
 			}

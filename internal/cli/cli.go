@@ -42,6 +42,7 @@ func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 // up, and the exit is 128 and the signal's number. A signal that was ignored
 // from outside (nohup) stays ignored. SIGPIPE becomes a write error.
 func Main(root *cobra.Command) {
+	sealDescriptors()
 	ctx, stop := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
@@ -142,6 +143,27 @@ func Home() (*home.Home, error) {
 func Print(cmd *cobra.Command, text []byte) error {
 	_, err := cmd.OutOrStdout().Write(text)
 	return fault.Wrap(fault.IO, err, "standard output; the work itself was done and stands")
+}
+
+// Await is read, unless the context ends first: a read from standard input may
+// wait for ever, and a signal must end the command all the same.
+func Await[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	got := make(chan answer, 1)
+	go func() {
+		value, err := read()
+		got <- answer{value, err}
+	}()
+	select {
+	case a := <-got:
+		return a.value, a.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
 }
 
 // Fact is one printed line, "name: value"; in JSON the name's dashes are

@@ -366,10 +366,12 @@ func judge(dir *dirfd.Dir, name string) (target string, stale bool, err error) {
 
 // isGone reports whether the holder, who had something at the time taken, is
 // gone: its pid is dead, or belongs to a process that is younger; or the time is
-// before the boot. Of a holder without a pid, 0, the time decides.
+// before the boot. Of a holder without a pid, 0, the time decides, and one in the
+// future was taken when the clock was ahead: long ago.
 func isGone(pid int, taken time.Time) bool {
 	if pid == 0 {
-		return time.Since(taken) > pidGrace
+		age := time.Since(taken)
+		return age > pidGrace || age < -clockSlack
 	}
 	boot, err := process.BootTime()
 	if err == nil && taken.Add(clockSlack).Before(boot) {
