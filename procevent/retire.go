@@ -37,11 +37,14 @@ func (c Condition) check(source string, reg *registered) error {
 			return fault.New(fault.OwnerMismatch, "source %s is registered; --if-absent is for one that is not", source)
 		}
 	case c.IfOwner != "":
-		if reg != nil && (!reg.external() || reg.Token != c.IfOwner) {
+		if reg == nil {
+			return fault.New(fault.OwnerMismatch, "source %s is not registered any more, so no registration has the given token; to clear what it may have left: fm-procevent retire %[1]s --if-absent", source)
+		}
+		if !reg.external() || reg.Token != c.IfOwner {
 			return fault.New(fault.OwnerMismatch, "the given token is not that of the registration of source %s; nothing was changed", source)
 		}
 	case c.IfMatches != nil:
-		if reg != nil && (reg.external() || reg.Adapter != c.IfMatches.Adapter || !slices.Equal(reg.Argv, c.IfMatches.Argv)) {
+		if reg == nil || reg.external() || reg.Adapter != c.IfMatches.Adapter || !slices.Equal(reg.Argv, c.IfMatches.Argv) {
 			return fault.New(fault.OwnerMismatch, "the registration of source %s is not the given one; nothing was changed", source)
 		}
 	default:
