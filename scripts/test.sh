@@ -14,7 +14,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
 
-: "${FUZZTIME:=3s}" "${TEST_TIMEOUT:=5m}"
+: "${FUZZTIME:=3s}" "${TEST_TIMEOUT:=20m}"
 # The programs are the same wherever they are built, and build where git has
 # doubts about the owner of the checkout.
 export GOFLAGS="${GOFLAGS:-} -buildvcs=false"

@@ -228,6 +228,10 @@ func (r *faultRig) killed(t *testing.T, c faulttest.Call) {
 func (r *faultRig) failed(t *testing.T, c faulttest.Call, errno string) {
 	result := c.Fail(t, program(r.home, r.args...), errno)
 	r.whole(t)
+	if result.RuntimeHit() {
+		r.again(t)
+		return
+	}
 	if result.Err == nil {
 		if result.Stdout != r.stdout {
 			t.Errorf("said:\n%s\ninstead of:\n%s", result.Stdout, r.stdout)

@@ -133,6 +133,13 @@ func (r Result) Killed() bool {
 	return ok && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL
 }
 
+// RuntimeHit reports that the fault came to a write of the Go runtime to its own
+// eventfd, which it does not survive: how many of those a thread makes differs
+// from run to run, so the counting cannot avoid them. The program was killed.
+func (r Result) RuntimeHit() bool {
+	return strings.Contains(r.Stderr, "runtime: netpollBreak write failed")
+}
+
 // ExitCode is the program's, -1 if a signal ended it.
 func (r Result) ExitCode() int {
 	if exit, ok := errors.AsType[*exec.ExitError](r.Err); ok {
