@@ -32,7 +32,7 @@ func noteFailure(state *dirfd.Dir, source string) {
 	if n < 8 {
 		pause = min(longestPause, firstPause<<(n-1))
 	}
-	temp := failuresName(source) + ".new"
+	temp := failuresTemp + source
 	_ = state.Remove(temp)
 	text := fmt.Sprintf("%d %d\n", n, time.Now().Add(pause).Unix())
 	_ = home.WriteVisible(state, temp, state, failuresName(source), []byte(text))

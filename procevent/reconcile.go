@@ -120,8 +120,8 @@ func (p *pass) settleRecords(ctx context.Context) {
 }
 
 // leftRecords are the records of no live host.
-func (h *Host) leftRecords() ([]invoke.Found, error) {
-	found, err := h.look(invoke.Filter{})
+func (p *pass) leftRecords() ([]invoke.Found, error) {
+	found, err := p.look(invoke.Filter{})
 	return slices.DeleteFunc(found, func(f invoke.Found) bool { return f.Malformed == nil && f.Host.State == process.Live }), err
 }
 

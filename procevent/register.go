@@ -227,7 +227,7 @@ func (h *Host) replace(ctx context.Context, reg *home.Registration) error {
 		return err
 	}
 	defer state.Close()
-	temp := home.TempPrefix + "source-" + reg.Source
+	temp := registrationTemp + reg.Source
 	_ = state.Remove(temp)
 	if err := home.ReplaceDurable(state, temp, dir, reg.Source+registrationSuffix, reg.Encode()); err != nil {
 		return err

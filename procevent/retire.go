@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/invoke"
@@ -153,7 +155,7 @@ func (h *Host) retireLocked(ctx context.Context, source string, condition Condit
 			return err
 		}
 	}
-	h.clearSource(source)
+	h.clearSource(claims, source)
 	return nil
 }
 
@@ -182,16 +184,44 @@ func (h *Host) removeRegistration(reg *registered) error {
 	return removeDurably(dir, name)
 }
 
-// clearSource removes what says that a source runs or failed. Best effort:
-// nothing depends on it.
-func (h *Host) clearSource(source string) {
+// clearSource removes what says that a source runs or failed, and what crashes
+// left under its name. The caller holds the source lock. Best effort: nothing
+// depends on it.
+func (h *Host) clearSource(claims *dirfd.Dir, source string) {
+	_ = claims.Remove(home.TempPrefix + source)
 	if dir, err := h.place(false, home.Procevent); err == nil {
 		_ = dir.Remove(source + runnerSuffix)
 		clearStaged(dir, source)
 		dir.Close()
 	}
 	if state, err := h.place(false, home.State); err == nil {
+		for _, temp := range temporaries(source) {
+			_ = state.Remove(temp)
+		}
 		forgetFailures(state, source)
 		state.Close()
 	}
+}
+
+// The names in the state root under which files of a source are written before
+// they are published. Each is written under the source lock or by the source's
+// owner, so its next writer removes what a crash left.
+const (
+	registrationTemp = home.TempPrefix + "source-"
+	runnerTemp       = home.TempPrefix + "runner-"
+	failuresTemp     = home.TempPrefix + "failing-"
+)
+
+func temporaries(source string) []string {
+	return []string{registrationTemp + source, runnerTemp + source, failuresTemp + source}
+}
+
+// sourceOfTemporary is the inverse of temporaries.
+func sourceOfTemporary(name string) (source string, ok bool) {
+	for _, prefix := range []string{registrationTemp, runnerTemp, failuresTemp} {
+		if source, ok = strings.CutPrefix(name, prefix); ok {
+			return source, CheckSource(source) == nil
+		}
+	}
+	return "", false
 }

@@ -236,7 +236,7 @@ func (r *runner) publishClaim(source string) error {
 	if err := writeClaim(r.claims, source, &r.claim); err != nil {
 		return err
 	}
-	temp := home.TempPrefix + "runner-" + source
+	temp := runnerTemp + source
 	_ = r.state.Remove(temp)
 	return home.WriteVisible(r.state, temp, r.procevent, source+runnerSuffix, []byte(strconv.Itoa(os.Getpid())+"\n"))
 }

@@ -2,8 +2,11 @@ package procevent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -86,6 +89,7 @@ func (s *sweep) endOrphans(ctx context.Context) {
 		defer claims.Close()
 	}
 	s.clearRunnerFiles(claims)
+	s.clearTemporaries(ctx, claims)
 	for range 2 {
 		if err := s.settleAll(ctx); err != nil {
 			s.fail(err)
@@ -127,6 +131,25 @@ func (s *sweep) clearRunnerFiles(claims *dirfd.Dir) {
 	}
 }
 
+// clearTemporaries removes what crashes left of sources that are not registered:
+// those that are were just retired, and cleared with that.
+func (s *sweep) clearTemporaries(ctx context.Context, claims *dirfd.Dir) {
+	state, err := s.place(false, home.State)
+	if err != nil || claims == nil {
+		return
+	}
+	defer state.Close()
+	names, _ := state.Names()
+	for _, name := range names {
+		if source, ok := sourceOfTemporary(name); ok && !s.isRegistered(source) {
+			if lock, err := s.lockSource(ctx, claims, source, "sweep-home"); err == nil {
+				s.clearSource(claims, source)
+				lock.Release()
+			}
+		}
+	}
+}
+
 // runnerPID reads a runner file; 0, which no process has, for one that does not
 // hold a pid.
 func runnerPID(dir *dirfd.Dir, name string) int {
@@ -149,16 +172,14 @@ func (s *sweep) failIf(err error) {
 	}
 }
 
-// settleAll settles every record of a dead host. Without any it takes no lock.
+// settleAll settles every record of a dead host, and clears what crashes left of
+// operations. A home without a place for records is left as it is.
 func (h *Host) settleAll(ctx context.Context) error {
-	left, err := h.leftRecords()
-	if err != nil || len(left) == 0 {
-		return err
+	if _, err := os.Stat(h.Home.Join(home.Invocations)); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return h.Locked(ctx, "sweep-home", func() error {
-		_, err := invoke.Settle(h.Home, invoke.Filter{})
-		return err
-	})
+	_, err := h.CleanupInvocations(ctx, invoke.Filter{})
+	return err
 }
 
 // insist names everything that a swept home must not have.

@@ -256,6 +256,7 @@ func Sources(procevent *dirfd.Dir) ([]string, error) {
 			sources = append(sources, source)
 		}
 	}
+	slices.Sort(sources) // the suffix made another order of the names
 	return sources, nil
 }
 
