@@ -11,6 +11,7 @@ import (
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
+	"hawser/internal/strictjson"
 	"hawser/internal/wire"
 	"hawser/invoke/process"
 )
@@ -29,12 +30,12 @@ func (f Filter) matches(r *record) bool {
 // couldMatch reports whether a malformed record could be one that the filter
 // chooses: not if it legibly names another binding or source.
 func (f Filter) couldMatch(data []byte) bool {
-	differs := func(member, want string) bool {
+	isAnother := func(member, want string, check strictjson.Check) bool {
 		_, rest, ok := strings.Cut(string(data), `"`+member+`":"`)
 		value, _, closed := strings.Cut(rest, `"`)
-		return want != "" && ok && closed && value != want
+		return want != "" && ok && closed && value != want && check(value) == ""
 	}
-	return !differs("binding_digest", string(f.BindingDigest)) && !differs("source_id", f.SourceID)
+	return !isAnother("binding_digest", string(f.BindingDigest), wire.CheckDigest) && !isAnother("source_id", f.SourceID, wire.CheckSourceID)
 }
 
 // Settled says what Settle found.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"hawser/binding"
-	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
 	"hawser/internal/wire"
@@ -113,7 +112,8 @@ func (h *Host) checkNoRegistration(digest wire.Digest) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 		case fault.Is(err, fault.RegistrationInvalid):
-			if mayDepend(dir, source, digest) {
+			text, readErr := home.ReadPrivate(dir, source+".source", 1<<20)
+			if readErr != nil || mayDepend(text, digest) {
 				return fault.Wrap(fault.RegistrationInvalid, err, "%s may depend on the binding; read it, then move it away",
 					fault.Path(filepath.Join(dir.Path(), source+".source")))
 			}
@@ -127,28 +127,24 @@ func (h *Host) checkNoRegistration(digest wire.Digest) error {
 	return nil
 }
 
-// mayDepend reports whether a malformed registration could be one on the
-// binding: not if it says legibly that it is on another, and not if it has
+// mayDepend reports whether the text of a malformed registration could be one on
+// the binding: not if it says legibly that it is on another, and not if it has
 // nothing of an external record.
-func mayDepend(dir *dirfd.Dir, source string, digest wire.Digest) bool {
-	data, err := home.ReadPrivate(dir, source+".source", 1<<20)
-	if err != nil {
-		return true
-	}
-	external := false
-	for line := range bytes.Lines(data) {
+func mayDepend(text []byte, digest wire.Digest) bool {
+	external, another := false, false
+	for line := range bytes.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimRight(string(line), "\r\n"), "=")
 		switch key {
 		case "binding_digest":
-			if other, ok := wire.ParseDigest(value); ok {
-				return other == digest
+			if other, ok := wire.ParseDigest(value); !ok || other == digest {
+				return true
 			}
-			return true
+			another = true
 		case "owner", "extension_schema", "extension_id", "extension_version", "capability_version", "package_digest", "config_ref", "registration_token":
 			external = true
 		}
 	}
-	return external
+	return external && !another
 }
 
 func (h *Host) checkNoResult(digest wire.Digest) error {

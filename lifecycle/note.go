@@ -70,9 +70,13 @@ func readNote(data *dirfd.Dir, name string) (note, error) {
 	if err != nil {
 		return note{}, nil
 	}
+	return parseNote(text), nil
+}
+
+func parseNote(text []byte) note {
 	v, err := noteDoc.Decode(text)
 	if err != nil {
-		return note{}, nil
+		return note{}
 	}
 	v.Members("command", "extension_id", "binding_digest", "maker_pid", "maker_identity")
 	n := note{
@@ -83,9 +87,9 @@ func readNote(data *dirfd.Dir, name string) (note, error) {
 		MakerIdentity: v.Get("maker_identity").String(nil),
 	}
 	if v.Err() != nil {
-		return note{}, nil
+		return note{}
 	}
-	return n, nil
+	return n
 }
 
 // readNotes returns, by their names, the notes whose makers are dead and whose

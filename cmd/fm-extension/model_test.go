@@ -95,7 +95,7 @@ func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		check(t, hometest.Restore(s.home, pristine))
 		m := &modelHome{stage: s, t: rt, model: homeModel{map[string]bool{}, maps.Clone(retained)}, args: args}
-		for range rapid.IntRange(1, 6).Draw(rt, "steps") {
+		for range rapid.IntRange(1, 4).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 5).Draw(rt, "how") {
 			case 0:
 				after := time.Duration(rapid.IntRange(0, 60_000).Draw(rt, "after")) * time.Microsecond
