@@ -33,7 +33,8 @@ type Suite struct {
 	// For tests, which judge hundreds of plugins.
 	rejection time.Duration                          // instead of RejectionTime
 	start     func(context.Context) (*plugin, error) // instead of launch
-	template  *worktree                              // that each scenario gets a copy of
+	template  *worktree                              // that each valid session gets a copy of
+	scratch   *worktree                              // for whoever edits where it should reject
 }
 
 // StartTime is how long a plugin may take from its start to initialized.
@@ -78,10 +79,10 @@ func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdi
 	if judged.rejection == 0 {
 		judged.rejection = RejectionTime
 	}
-	if judged.start == nil {
-		judged.start = judged.launch
+	r := &runner{Suite: judged, starts: judged.start == nil, ctx: ctx, stop: stop, initialized: map[string]string{}}
+	if r.starts {
+		r.start = r.launch
 	}
-	r := &runner{Suite: judged, ctx: ctx, stop: stop, initialized: map[string]string{}}
 	defer r.close()
 	if err := r.open(); err != nil {
 		return err
@@ -108,11 +109,11 @@ type runner struct {
 	Suite
 	ctx     context.Context
 	stop    context.CancelCauseFunc // ends the run, because it cannot judge
+	starts  bool                    // a plugin is a process, which takes its time to start
 	running sync.WaitGroup
 
-	dir     string    // of the work trees
-	scratch *worktree // for whoever edits where it should reject
-	copies  int
+	dir    string // of the work trees
+	copies int
 
 	mu          sync.Mutex
 	starting    time.Duration     // the longest that a valid session took from the start to initialized
@@ -130,10 +131,11 @@ func (r *runner) open() (err error) {
 	if r.dir, err = filepath.EvalSymlinks(r.dir); err != nil {
 		return fault.Wrap(fault.IO, err, "cannot make a directory for work trees")
 	}
-	if r.template == nil {
-		if r.template, err = newWorktree(filepath.Join(r.dir, "template")); err != nil {
-			return err
-		}
+	if r.template != nil {
+		return nil
+	}
+	if r.template, err = newWorktree(filepath.Join(r.dir, "template")); err != nil {
+		return err
 	}
 	r.scratch, err = r.template.copyTo(filepath.Join(r.dir, "scratch"))
 	return err
@@ -171,7 +173,7 @@ func (r *runner) judgeAll(scenarios []Scenario, verdicts []chan Verdict) {
 		}
 		verdicts[i] <- Verdict{scenarios[i], finding, time.Since(began)}
 	}
-	if !slices.ContainsFunc(scenarios, func(s Scenario) bool { return s.valid }) {
+	if r.starts && !slices.ContainsFunc(scenarios, func(s Scenario) bool { return s.valid }) {
 		_, _ = r.converses(script{input: "hello"}) // to learn how long a start takes, and whether there is one
 	}
 	for i := range scenarios {
