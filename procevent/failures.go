@@ -1,9 +1,7 @@
 package procevent
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -44,16 +42,11 @@ func forgetFailures(state *dirfd.Dir, source string) { _ = state.Remove(failures
 // failures returns how often in a row the source failed, and until when
 // reconcile waits.
 func failures(state *dirfd.Dir, source string) (n int, until time.Time) {
-	file, _, err := state.OpenFile(failuresName(source))
-	if errors.Is(err, fs.ErrNotExist) || err != nil {
-		return 0, time.Time{}
-	}
-	defer file.Close()
-	data, err := readUpTo(file, 64)
-	var seconds int64
+	data, _, err := readFile(state, failuresName(source), 64)
 	if err != nil {
 		return 0, time.Time{}
 	}
+	var seconds int64
 	if _, err := fmt.Sscanf(strings.TrimSpace(string(data)), "%d %d", &n, &seconds); err != nil || n < 0 || n > 1<<20 {
 		return 0, time.Time{}
 	}

@@ -1,7 +1,6 @@
 package procevent
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
@@ -66,7 +67,7 @@ func (h *Host) owner(claims *dirfd.Dir, source string) (o ownership, err error) 
 	if claims == nil {
 		return o, nil
 	}
-	file, info, err := claims.OpenFile(source + claimSuffix)
+	data, info, err := readFile(claims, source+claimSuffix, claimLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return o, nil
 	}
@@ -74,11 +75,6 @@ func (h *Host) owner(claims *dirfd.Dir, source string) (o ownership, err error) 
 	hint := "if no runner of " + source + " is alive, remove it"
 	if err != nil {
 		return o, fault.Wrap(fault.IO, err, "cannot read the claim %s; %s", fault.Path(path), hint)
-	}
-	defer file.Close()
-	data, err := readUpTo(file, claimLimit)
-	if err != nil {
-		return o, fault.Wrap(fault.IO, err, "cannot read the claim %s", fault.Path(path))
 	}
 	o.exists, o.stamp = true, info.Mtime
 	o.claim, err = parseClaim(data)
@@ -102,22 +98,43 @@ func (h *Host) owner(claims *dirfd.Dir, source string) (o ownership, err error) 
 // runnerIdentity is the identity of a live process as a claim records it.
 //
 // Errors: ESRCH (errors.Is) when there is no such process.
-func runnerIdentity(pid int) (text string, start uint64, err error) {
+func runnerIdentity(pid int) (string, error) {
 	// The command line of a process that is ending is empty: for an instant, or
 	// until the last of its threads has gone, which a busy machine takes time for.
-	for tries := 500; ; tries-- {
+	const pause, longest = 2 * time.Millisecond, time.Second
+	for end := time.Now().Add(longest); ; time.Sleep(pause) {
 		id, err := process.Of(pid)
 		if err != nil {
-			return "", 0, err
+			return "", err
 		}
-		cmdline, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		if len(cmdline) > 0 || tries == 1 {
-			return fmt.Sprintf("linux-starttime=%d cmdline-hex=%s", id.Start, hex.EncodeToString(cmdline)), id.Start, nil
+		cmdline := commandLine(pid)
+		if len(cmdline) > 0 || time.Now().After(end) {
+			return identityText(id, cmdline), nil
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ESRCH) {
-			return "", 0, err
+	}
+}
+
+func identityText(id process.Identity, cmdline []byte) string {
+	return fmt.Sprintf("linux-starttime=%d cmdline-hex=%x", id.Start, cmdline)
+}
+
+// commandLine is empty for a process that is ending.
+func commandLine(pid int) []byte {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/cmdline", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	text, filled := make([]byte, 1024), 0
+	for {
+		n, err := unix.Read(fd, text[filled:])
+		if err != nil {
+			return nil
 		}
-		time.Sleep(2 * time.Millisecond)
+		if filled += n; filled < len(text) {
+			return text[:filled] // the kernel gives all it has
+		}
+		text = append(text, make([]byte, len(text))...)
 	}
 }
 
@@ -133,17 +150,28 @@ func startOf(identity string) (start uint64, ok bool) {
 // judgeRunner compares a claim's identity with the process that has its pid. An
 // identity in a form that we do not know counts as alive while its pid exists.
 func judgeRunner(c *claim) process.Verdict {
-	start, known := startOf(c.Identity)
-	now, nowStart, err := runnerIdentity(c.PID)
-	switch {
-	case errors.Is(err, syscall.ESRCH):
-		return process.Verdict{State: process.Extinct, Reason: fmt.Sprintf("runner %d is dead", c.PID)}
-	case err != nil:
+	dead := process.Verdict{State: process.Extinct, Reason: fmt.Sprintf("runner %d is dead", c.PID)}
+	id, err := process.Of(c.PID)
+	if errors.Is(err, syscall.ESRCH) {
+		return dead
+	}
+	if err != nil {
 		return process.Verdict{Reason: fmt.Sprintf("process %d exists and cannot be looked at; see ps -p %[1]d", c.PID)}
+	}
+	start, known := startOf(c.Identity)
+	switch {
 	case !known:
 		return process.Verdict{Reason: fmt.Sprintf("process %d exists, and the claim's identity is in a form that is unknown here; if it is no runner, end it or remove the claim", c.PID)}
-	case start != nowStart:
+	case start != id.Start:
 		return process.Verdict{State: process.Extinct, Reason: fmt.Sprintf("process %d is another one than the runner", c.PID)}
+	}
+	if identityText(id, commandLine(c.PID)) == c.Identity {
+		return process.Verdict{State: process.Live, Reason: fmt.Sprintf("runner %d is alive", c.PID)}
+	}
+	// Perhaps it is ending, or has ended since: a closer look tells.
+	switch now, err := runnerIdentity(c.PID); {
+	case err != nil:
+		return dead
 	case now != c.Identity:
 		return process.Verdict{Reason: fmt.Sprintf("process %d runs another command than the claim says; see ps -o pid,lstart,args -p %[1]d, and if it is no runner, remove the claim", c.PID)}
 	}

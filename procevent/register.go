@@ -27,8 +27,8 @@ const (
 // registered is a registration and the file that it was read from.
 type registered struct {
 	*home.Registration
-	file *os.File // held open, so that its inode number is not given out again
-	id   fileID   // of the file, as a claim names it
+	file dirfd.File // held open, so that its inode number is not given out again
+	id   fileID     // of the file, as a claim names it
 }
 
 func (r *registered) external() bool { return r.Owner != nil }
@@ -81,7 +81,7 @@ func (h *Host) readIfAny(source string) (*registered, error) {
 func readFrom(dir *dirfd.Dir, source string) (*registered, error) {
 	name := source + registrationSuffix
 	path := filepath.Join(dir.Path(), name)
-	file, info, err := dir.OpenFile(name)
+	file, info, data, err := openRead(dir, name, registrationLimit)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -90,8 +90,7 @@ func readFrom(dir *dirfd.Dir, source string) (*registered, error) {
 	case err != nil:
 		return nil, fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 	}
-	data, err := readUpTo(file, registrationLimit)
-	if err == nil && len(data) > registrationLimit {
+	if len(data) > registrationLimit {
 		err = fault.New(fault.RegistrationInvalid, "%s is longer than %d bytes; move it away", fault.Path(path), registrationLimit)
 	}
 	var reg *home.Registration

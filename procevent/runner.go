@@ -215,7 +215,7 @@ func (r *runner) openPlaces() (err error) {
 // publishClaim makes this process the owner, and says so in the runner file. A
 // crash in between leaves a dead claim.
 func (r *runner) publishClaim(source string) error {
-	identity, _, err := runnerIdentity(os.Getpid())
+	identity, err := runnerIdentity(os.Getpid())
 	if err != nil {
 		return fault.Wrap(fault.PlatformUnsupported, err, "cannot tell this process's own identity; is /proc mounted?")
 	}
@@ -439,15 +439,7 @@ func isPending(inbox *dirfd.Dir, source string, content []byte) (bool, error) {
 }
 
 func hasContent(inbox *dirfd.Dir, r home.ResultName, content []byte) bool {
-	file, info, err := inbox.OpenFile(r.String() + ".result")
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	if info.Size != int64(len(content)) {
-		return false
-	}
-	data, err := readUpTo(file, info.Size)
+	data, _, err := readFile(inbox, r.String()+".result", int64(len(content)))
 	return err == nil && bytes.Equal(data, content)
 }
 

@@ -153,12 +153,10 @@ func (s *sweep) clearTemporaries(ctx context.Context, claims *dirfd.Dir) {
 // runnerPID reads a runner file; 0, which no process has, for one that does not
 // hold a pid.
 func runnerPID(dir *dirfd.Dir, name string) int {
-	file, _, err := dir.OpenFile(name)
+	data, _, err := readFile(dir, name, 32)
 	if err != nil {
 		return 0
 	}
-	defer file.Close()
-	data, _ := readUpTo(file, 32)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || pid < 0 {
 		return 0

@@ -117,7 +117,7 @@ func (q *queue) read() error {
 	}
 	var data []byte
 	if err == nil {
-		data, err = readUpTo(q.file, queueLimit)
+		data, err = io.ReadAll(io.LimitReader(q.file, queueLimit+1))
 	}
 	if err == nil && len(data) > queueLimit {
 		err = errors.New("it is too long to be read")
@@ -187,7 +187,7 @@ func (q *queue) append(state *dirfd.Dir, rows []row) (int, error) {
 func (q *queue) takeSequences(state *dirfd.Dir, n uint64) (uint64, error) {
 	path := filepath.Join(state.Path(), queueSeq)
 	last := q.highest
-	file, _, err := state.OpenFile(queueSeq)
+	data, _, err := readFile(state, queueSeq, 64)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case errors.Is(err, dirfd.ErrLink), errors.Is(err, dirfd.ErrNotRegular):
@@ -195,11 +195,6 @@ func (q *queue) takeSequences(state *dirfd.Dir, n uint64) (uint64, error) {
 	case err != nil:
 		return 0, fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(path))
 	default:
-		data, err := readUpTo(file, 64)
-		file.Close()
-		if err != nil {
-			return 0, fault.Wrap(fault.IO, err, "cannot read %s", fault.Path(path))
-		}
 		if value, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 62); err == nil {
 			last = value
 		}
@@ -251,22 +246,12 @@ func (c *capture) first(rows []row) []row {
 // Errors: result-invalid, naming what to do.
 func readAdapter(inbox *dirfd.Dir, r home.ResultName) (string, error) {
 	path := filepath.Join(inbox.Path(), r.String()+".adapter")
-	file, _, err := inbox.OpenFile(r.String() + ".adapter")
+	data, _, err := readFile(inbox, r.String()+".adapter", 64)
 	if err == nil {
-		var data []byte
-		data, err = readUpTo(file, 64)
-		file.Close()
-		if name, ok := strings.CutSuffix(string(data), "\n"); err == nil && ok && wire.CheckAdapter(name) == "" {
+		if name, ok := strings.CutSuffix(string(data), "\n"); ok && wire.CheckAdapter(name) == "" {
 			return name, nil
 		}
-		if err == nil {
-			err = errors.New("it does not hold an adapter name")
-		}
+		err = errors.New("it does not hold an adapter name")
 	}
 	return "", fault.Wrap(fault.ResultInvalid, err, "captured result %d of %s cannot be announced: %s; read the result, then: fm-procevent handled %[2]s %[1]d", r.Sequence, r.Source, fault.Path(path))
-}
-
-// readUpTo reads at most limit+1 bytes.
-func readUpTo(r io.Reader, limit int64) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, limit+1))
 }

@@ -157,7 +157,7 @@ func TestUnprovedGroup(t *testing.T) {
 }
 
 // forge writes a claim of a source of the rig's home. identity is that of pid.
-func (r *rig) forge(t *testing.T, source string, pid int, identity string, change ...func(lines []string)) {
+func (r *rig) forge(t testing.TB, source string, pid int, identity string, change ...func(lines []string)) {
 	t.Helper()
 	check(t, os.MkdirAll(r.claims, 0o700))
 	var registration, state syscall.Stat_t
@@ -175,7 +175,7 @@ func (r *rig) forge(t *testing.T, source string, pid int, identity string, chang
 }
 
 // identityOf is what a claim says of a live process.
-func identityOf(t *testing.T, pid int) string {
+func identityOf(t testing.TB, pid int) string {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	check(t, err)
@@ -186,7 +186,7 @@ func identityOf(t *testing.T, pid int) string {
 }
 
 // stranger is a process that has nothing to do with anything, and leads a group.
-func stranger(t *testing.T) int {
+func stranger(t testing.TB) int {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +28,7 @@ import (
 type rig struct {
 	home, root, claims string
 	binding            string // digest of the package of testdata/adapter, if it is bound
+	program            string // "fm-procevent" if it is ""
 }
 
 func newRig(t testing.TB) *rig {
@@ -75,7 +77,7 @@ func (r *rig) claim(source string) string { return filepath.Join(r.claims, sourc
 
 // command is a run of the program, in a process of its own.
 func (r *rig) command(args ...string) *exec.Cmd {
-	cmd := exec.Command("fm-procevent", args...)
+	cmd := exec.Command(cmp.Or(r.program, "fm-procevent"), args...)
 	cmd.Env = append(os.Environ(), r.env()...)
 	cmd.Dir = r.root // what a script of the root leaves goes with it
 	return cmd
