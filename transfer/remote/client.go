@@ -27,7 +27,7 @@ const (
 // Client is the near end: it runs jobs by OpenSSH's client. It is a value, safe
 // for concurrent use.
 type Client struct {
-	ssh           string // absolute
+	ssh           string // its path
 	aliveInterval int    // seconds
 	aliveCountMax int
 	env           []string
