@@ -23,7 +23,7 @@ func together(t *testing.T, home string, commands ...[]string) (succeeded int, r
 	var all sync.WaitGroup
 	var results sync.Mutex
 	for _, args := range commands {
-		r := s.start(t, args...)
+		r := s.start(t, append(args, "--lock-timeout", "10m")...)
 		all.Go(func() {
 			_, stderr, code := r.end()
 			results.Lock()

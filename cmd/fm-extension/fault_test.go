@@ -202,7 +202,7 @@ func (r *faultRig) whole(t *testing.T) {
 // fault.
 func (r *faultRig) again(t *testing.T) {
 	t.Helper()
-	cmd := program(r.home, append(r.args, "--lock-timeout=5s")...)
+	cmd := program(r.home, append(r.args, "--lock-timeout=30s")...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -314,7 +314,11 @@ func TestMisbehavingAtPoll(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, "poll: "+m.name)
-			s.bind(t, "--timeout-ms", "1000")
+			if m.code == "timeout" {
+				s.bind(t, "--timeout-ms", "1000")
+			} else {
+				s.bind(t)
+			}
 			stdout, stderr, code := s.run(t, s.pollArgs("s")...)
 			if m.code == "" {
 				if code != 75 || stdout != "" || stderr != "" {
@@ -340,7 +344,7 @@ func TestPollPrintsTheOutputAsItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newStage(t, "poll of "+name)
-			s.bind(t, "--timeout-ms", "1000")
+			s.bind(t)
 			stdout, stderr, code := s.run(t, s.pollArgs("s")...)
 			if code != 0 || stdout != output || stderr != "" {
 				t.Errorf("exit %d, %q: %s", code, stdout, stderr)
