@@ -17,6 +17,7 @@ func init() { faulttest.OneThread() }
 
 func TestMain(m *testing.M) {
 	behaviours.Run()
+	hometest.DefaultSignals()
 	// A program under the race detector lingers for a second by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	testscript.Main(m, map[string]func(){"fm-extension": main})

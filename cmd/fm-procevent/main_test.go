@@ -18,6 +18,7 @@ import (
 func init() { faulttest.OneThread() }
 
 func TestMain(m *testing.M) {
+	hometest.DefaultSignals()
 	// A program under the race detector lingers for a second by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	testscript.Main(m, map[string]func(){"fm-procevent": main, "bind": bindMain})
