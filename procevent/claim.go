@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
@@ -133,4 +136,18 @@ func writeClaim(claims *dirfd.Dir, source string, c *claim) error {
 		return fault.Wrap(fault.IO, err, "cannot clear the leftover %s", fault.Path(filepath.Join(claims.Path(), temp)))
 	}
 	return home.WriteVisible(claims, temp, claims, source+claimSuffix, c.encode())
+}
+
+// renewClaim gives a claim the time that it is now, if it has the token. A claim
+// that is older than the boot is stale, whatever it says; when the clock of the
+// machine jumps ahead, so does the time of its boot, over claims of live runners.
+func renewClaim(claims *dirfd.Dir, source, token string) {
+	data, _, err := readFile(claims, source+claimSuffix, claimLimit)
+	if err != nil {
+		return
+	}
+	if c, err := parseClaim(data); err == nil && c.Token == token {
+		now := unix.NsecToTimespec(time.Now().UnixNano())
+		_ = unix.UtimesNanoAt(claims.Fd(), source+claimSuffix, []unix.Timespec{now, now}, unix.AT_SYMLINK_NOFOLLOW)
+	}
 }

@@ -71,6 +71,7 @@ func (h *Host) Start(ctx context.Context, source string, report Report) error {
 		return nil
 	}
 	defer r.close()
+	defer onClockSet(func() { renewClaim(r.claims, source, r.claim.Token) })()
 	if report.Owned != nil {
 		report.Owned()
 	}

@@ -97,6 +97,12 @@ func TestLockTimeout(t *testing.T) {
 		t.Errorf("reconcile: %+v", s)
 	}
 	lock.Close()
+	eventually(t, "the runner that was started is done", func() error {
+		if left := names(t, r.claims); left != nil {
+			return fmt.Errorf("claims: %q", left)
+		}
+		return nil
+	})
 
 	lock = lockFile(t, filepath.Join(r.home, "data/extensions/lifecycle.flock"))
 	for _, args := range [][]string{
