@@ -27,6 +27,20 @@
 // verdict that was given (the claim says so), announces what is captured and
 // not handled, and starts a runner where there is none.
 //
+// # Owners
+//
+// An owner is live when the process under its pid is provably the one that
+// claimed; then nobody else polls the source, on the whole machine. It is dead
+// when that is provably not so. Before a dead owner's claim is released, nothing
+// of it can run any more: the process group that it led is empty or was stopped
+// (a built-in's command runs there and carries the claim's token in its
+// environment), and its invocation records are settled (package invoke). Whatever
+// cannot be proved is uncertain: it is left alone, blocks its source and no other,
+// and says what a person can do.
+//
+// A claim older than the boot is stale. So that a clock set ahead does not make
+// live ones look older, a runner renews its claim when the clock jumps.
+//
 // # Whose authority
 //
 // A runner acts on a result through the capture value that it made itself and
@@ -37,7 +51,7 @@
 // # Locks
 //
 // Order: lifecycle, source, wake queue. The source lock is held to change
-// claims, registrations and captures of that source, never through a poll. A
-// runner that is told to stop takes no lock; whoever stopped it releases its
-// claim.
+// claims, registrations and captures of that source, never through a poll, a
+// verdict or a script. A runner that is told to stop takes no lock; whoever
+// stopped it releases its claim.
 package procevent

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # demo.sh: the life of one package, in a throwaway home, with the example in
 # examples/process-event-extension. Prints each command as a person would type
-# it, and what it said. Needs bin/fm-extension (make build) and python3.
+# it, and what it said. Needs bin/ (make build) and python3.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,8 +13,8 @@ export PATH=$PWD/bin:$PATH
 
 # Below /tmp by its real name: a package is never bound through a link.
 work=$(cd "$(mktemp -d "${TMPDIR:-/tmp}/hawser-demo.XXXXXX")" && pwd -P)
-trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
-export FM_HOME=$work/home
+trap 'fm-procevent sweep-home >/dev/null || true; chmod -R u+w "$work"; rm -rf "$work"' EXIT
+export FM_HOME=$work/home FM_PROCEVENT_CLAIM_ROOT=$work/claims
 mkdir -m 700 "$FM_HOME"
 umask 022 # a package that others may write to is refused
 
@@ -46,15 +46,35 @@ expect="--expect-extension $id --expect-version $version --expect-capability-ver
 echo
 echo "# Wait for a signal: the file appears a moment later, whole, by a rename."
 (sleep 1 && printf 'the build is done\n' >"$work/signal.new" && mv "$work/signal.new" "$work/signal") &
-say "fm-extension process-event file-signal source.poll $expect --source-id demo --config-ref file:$work/signal | tee $work/output"
+say "fm-extension process-event file-signal source.poll $expect --source-id demo --config-ref file:$work/signal"
 wait
 
 echo
-echo "# What was captured can be classified. (Later, fm-procevent captures by itself.)"
-mkdir -m 700 "$FM_HOME/state/procevent-inbox"
-say "install -m 600 $work/output $FM_HOME/state/procevent-inbox/demo.1.result"
-say "fm-extension process-event file-signal result.classify $expect --result-file $FM_HOME/state/procevent-inbox/demo.1.result"
-say "fm-extension process-event file-signal result.terminal $expect --result-file $FM_HOME/state/procevent-inbox/demo.1.result && echo terminal"
+echo "# A source waits by itself: registered once, and started by a pass."
+rm "$work/signal"
+say "fm-procevent register-extension file-signal demo --config-ref file:$work/signal"
+say "fm-procevent reconcile"
+say "fm-procevent list"
+
+echo
+echo "# Its event is captured durably, then announced by one line. This one was its last."
+say "echo 'the build is done' >$work/signal.new && mv $work/signal.new $work/signal"
+until [ "$(fm-procevent list)" = "no sources registered" ]; do sleep 0.1; done
+say "cat $FM_HOME/state/.wake-queue"
+say "cat $FM_HOME/state/procevent-inbox/demo.1.result"
+say "fm-procevent classify $FM_HOME/state/procevent-inbox/demo.1.result"
+say "fm-procevent list"
+
+echo
+echo "# Until somebody acknowledges it, its binding stays."
+say "fm-extension retire-binding $id --if-binding-digest $binding 2>&1 || true"
+say "fm-procevent handled demo 1"
+
+echo
+echo "# A source that still waits is ended by the token of exactly this registration."
+say "fm-procevent register-extension file-signal demo --config-ref file:$work/never | tee $work/registered"
+say "fm-procevent reconcile"
+say "$(digest retire "$(cat "$work/registered")")"
 
 echo
 echo "# Retire the binding by its exact identity, and bring it back."

@@ -129,6 +129,7 @@ unit() {
 	mkdir "$HAWSER_BIN"
 	if [ -d cmd ]; then step 'build' go build -o "$HAWSER_BIN/" ./cmd/...; fi
 	step 'plugin conformance' scripts/plugin-conformance-e2e.sh
+	step 'the example path' tests/fm-extension-binding.test.sh
 
 	if [ "$(id -u)" != 0 ]; then
 		tests 'tests' -race
@@ -163,9 +164,16 @@ unprivileged() {
 	step 'copy for the unprivileged user' copy_to "$copy"
 	cd "$copy"
 	tests 'tests as an unprivileged user' -vet=off -exec "$copy/scripts/as-user.sh"
+	step 'the example path as an unprivileged user' as_user "$copy/tests/fm-extension-binding.test.sh"
 	cd - >/dev/null
 	step 'no file of the user is left' nothing_in "$TEST_HOME/tmp"
 	step 'no process of the user is left' no_process_of "$(id -u "$TEST_USER")"
+}
+
+# as_user SCRIPT: runs a script of the copy as that user.
+as_user() {
+	setpriv --reuid="$TEST_USER" --regid="$TEST_USER" --clear-groups \
+		env -i HOME="$TEST_HOME" TMPDIR="$TEST_HOME/tmp" PATH=/usr/local/bin:/usr/bin:/bin HAWSER_BIN="$HAWSER_BIN" "$@"
 }
 
 # The checkout may be where that user cannot look. The copy is root's: a test that
