@@ -100,7 +100,9 @@ func readFrom(dir *dirfd.Dir, source string) (*registered, error) {
 			err = fault.Wrap(fault.RegistrationInvalid, err, "%s; read it, then move it away and register again", fault.Path(path))
 		}
 	}
-	if err == nil && reg.Owner != nil && int(info.UID) != os.Geteuid() {
+	if euid := os.Geteuid(); err == nil && int(info.UID) != euid && (reg.Owner != nil || info.UID != 0) {
+		// What is registered runs as us: that is nobody else's to say, wherever the
+		// record is.
 		err = fault.New(fault.OwnerMismatch, "%s belongs to uid %d, not to you; move it away", fault.Path(path), info.UID)
 	}
 	if err == nil && reg.Owner != nil && (info.Perm() != 0o600 || info.Nlink != 1) {

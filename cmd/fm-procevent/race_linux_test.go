@@ -520,3 +520,33 @@ func TestSourceThatFails(t *testing.T) {
 	r.external(t, "s", "none")
 	r.wants(t, "published=0 started=1 stopped=0 uncertain=0") // it is another source now
 }
+
+// A pass that is told to end while it waits for a runner does so at once. The
+// runner goes on, and owns its source when it can.
+func TestReconcileToldToEnd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.builtin(t, "s", "sleep 1000")
+	check(t, os.MkdirAll(r.claims, 0o700))
+	lock := lockFile(t, filepath.Join(r.claims, "s.flock"))
+	cmd := r.command("reconcile")
+	check(t, cmd.Start())
+	eventually(t, "the runner waits for its source", func() error {
+		runners, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, path := range runners {
+			cmdline, _ := os.ReadFile(path)
+			environ, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+			if strings.Contains(string(cmdline), "--tell-owner") && strings.Contains(string(environ), r.home) {
+				return nil
+			}
+		}
+		return errors.New("there is none")
+	})
+	check(t, cmd.Process.Signal(syscall.SIGTERM))
+	_ = cmd.Wait()
+	if exit := cmd.ProcessState.ExitCode(); exit != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit %d", exit)
+	}
+	lock.Close()
+	r.owner(t, "s")
+}
