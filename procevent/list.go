@@ -58,7 +58,7 @@ func (h *Host) List() (*Listed, error) {
 			word, why = leftWord(source, records, lookErr)
 		}
 		if why != nil {
-			l.Notes = append(l.Notes, why)
+			l.Notes = addOnce(l.Notes, why)
 		}
 		l.Rows = append(l.Rows, Row{source, reg.Adapter, word, pending[source]})
 	})
@@ -87,7 +87,10 @@ func leftWord(source string, records []invoke.Found, lookErr error) (string, err
 	}
 	for _, f := range records {
 		switch {
-		case f.Malformed != nil || f.SourceID != source || !mayRun(f):
+		case !f.MayBeOf(source):
+		case f.Malformed != nil:
+			return "uncertain", f.Malformed
+		case !mayRun(f):
 		case f.Host.State == process.Extinct && f.Group.State == process.Live:
 			return "orphaned", fault.New(fault.ProcessIdentityUncertain, "source %s: its runner is dead and its package still runs; fm-procevent reconcile ends it", source)
 		default:

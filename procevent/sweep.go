@@ -69,11 +69,20 @@ type sweep struct {
 	Swept
 }
 
-// fail keeps a refusal, once: one record may be in the way of many sources.
+// fail keeps a refusal, if there is one.
 func (s *sweep) fail(err error) {
-	if !slices.ContainsFunc(s.Failed, func(said error) bool { return said.Error() == err.Error() }) {
-		s.Failed = append(s.Failed, err)
+	if err != nil {
+		s.Failed = addOnce(s.Failed, err)
 	}
+}
+
+// addOnce adds what was not said yet: one record may be in the way of many
+// sources.
+func addOnce(errs []error, err error) []error {
+	if slices.ContainsFunc(errs, func(said error) bool { return said.Error() == err.Error() }) {
+		return errs
+	}
+	return append(errs, err)
 }
 
 // endOrphans ends what claims and records of this home say of sources that are
@@ -91,24 +100,16 @@ func (s *sweep) endOrphans(ctx context.Context) {
 	s.clearRunnerFiles(claims)
 	s.clearTemporaries(ctx, claims)
 	for range 2 {
-		if err := s.settleAll(ctx); err != nil {
+		s.fail(s.settleRecords(ctx))
+		s.fail(s.eachUnregistered(claims, func(source string) {
+			_, err := s.endOwner(ctx, claims, source)
 			s.fail(err)
-			return
-		}
-		err := s.eachUnregistered(claims, func(source string) {
-			if _, err := s.endOwner(ctx, claims, source); err != nil {
-				s.fail(err)
-			}
-		})
-		if err != nil || len(s.Failed) > 0 {
-			s.failIf(err)
-			return
-		}
+		}))
 	}
 }
 
 // clearRunnerFiles removes the runner files of processes that are dead and that
-// no claim names any more.
+// no claim of this home names any more.
 func (s *sweep) clearRunnerFiles(claims *dirfd.Dir) {
 	dir, err := s.place(false, home.Procevent)
 	if err != nil {
@@ -121,7 +122,7 @@ func (s *sweep) clearRunnerFiles(claims *dirfd.Dir) {
 		if !ok {
 			continue
 		}
-		if o, err := s.owner(claims, source); err != nil || o.exists {
+		if o, err := s.owner(claims, source); err != nil || s.owns(o) {
 			continue
 		}
 		pid := runnerPID(dir, name)
@@ -164,19 +165,13 @@ func runnerPID(dir *dirfd.Dir, name string) int {
 	return pid
 }
 
-func (s *sweep) failIf(err error) {
-	if err != nil {
-		s.fail(err)
-	}
-}
-
-// settleAll settles every record of a dead host, and clears what crashes left of
-// operations. A home without a place for records is left as it is.
-func (h *Host) settleAll(ctx context.Context) error {
-	if _, err := os.Stat(h.Home.Join(home.Invocations)); errors.Is(err, fs.ErrNotExist) {
+// settleRecords settles every record of a dead host, and clears what crashes left
+// of operations. A home without a place for records is left as it is.
+func (s *sweep) settleRecords(ctx context.Context) error {
+	if _, err := os.Stat(s.Home.Join(home.Invocations)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_, err := h.CleanupInvocations(ctx, invoke.Filter{})
+	_, err := s.CleanupInvocations(ctx, invoke.Filter{})
 	return err
 }
 
@@ -188,7 +183,7 @@ func (s *sweep) insist() {
 	if dir, err := s.place(false, home.Procevent); err == nil {
 		defer dir.Close()
 		names, err := dir.Names()
-		s.failIf(err)
+		s.fail(err)
 		for _, name := range names {
 			switch filepath.Ext(name) {
 			case registrationSuffix:
@@ -199,15 +194,15 @@ func (s *sweep) insist() {
 		}
 	}
 	claims, err := s.claims(false)
-	s.failIf(err)
+	s.fail(err)
 	if claims != nil {
 		defer claims.Close()
-		s.failIf(s.eachUnregistered(claims, func(source string) {
+		s.fail(s.eachUnregistered(claims, func(source string) {
 			left(claims, source+claimSuffix, "a claim of this home; sweep again")
 		}))
 	}
 	found, err := s.look(invoke.Filter{})
-	s.failIf(err)
+	s.fail(err)
 	for _, f := range found {
 		if f.Malformed != nil {
 			s.fail(f.Malformed)
@@ -222,7 +217,7 @@ func (s *sweep) insist() {
 //
 // Errors: those that keep it from being told.
 func (h *Host) SweepPreflight() (failed []error, err error) {
-	fail := func(err error) { failed = append(failed, err) }
+	fail := func(err error) { failed = addOnce(failed, err) }
 	claims, err := h.claims(false)
 	if err != nil {
 		return nil, err
