@@ -16,13 +16,16 @@ import (
 	"hawser/tests/hometest"
 )
 
-// change is a mutating command, and the home that it is for.
+// change is a command that changes something, if only for a while, and the home
+// that it is for.
 type change struct {
 	name    string
 	prepare func(t *testing.T, home, pkg string) (args []string)
 	// config says that the home's config is a file system of its own, so that
 	// no rename leads there.
 	config bool
+	// killed says that being killed is all that is of interest.
+	killed bool
 }
 
 const extension = "org.example.sh"
@@ -32,7 +35,9 @@ var changes = []change{
 	{name: "retire-binding", prepare: toRetire},
 	{name: "restore-binding", prepare: toRestore},
 	{name: "repair", prepare: toRepair},
-	{name: "bind elsewhere", prepare: toBind, config: true},
+	{name: "verify", prepare: toVerify},
+	{name: "poll", prepare: toPoll, killed: true}, // it fails as no other command
+	{name: "bind elsewhere", prepare: toBind, config: true, killed: true},
 	{name: "retire-binding elsewhere", prepare: toRetire, config: true},
 	{name: "restore-binding elsewhere", prepare: toRestore, config: true},
 }
@@ -59,6 +64,21 @@ func toRepair(t *testing.T, home, pkg string) []string {
 	check(t, os.Chmod(entry[0], 0o755))
 	check(t, os.WriteFile(entry[0], []byte("#!/bin/sh\nexit 1\n"), 0o755))
 	return []string{"repair", extension}
+}
+
+func toVerify(t *testing.T, home, pkg string) []string {
+	bind(t, home, pkg)
+	return []string{"verify", extension}
+}
+
+func toPoll(t *testing.T, home, pkg string) []string {
+	out, err := program(home, bindArgs(pkg)...).Output()
+	check(t, err)
+	event := filepath.Join(hometest.Dir(t), "event")
+	check(t, os.WriteFile(event, []byte("an event\n"), 0o600))
+	return []string{"process-event", "sh", "source.poll", "--source-id", "s", "--config-ref", event,
+		"--expect-extension", extension, "--expect-version", "1.0.0", "--expect-capability-version", "1",
+		"--expect-package-digest", printed(string(out), "package-digest"), "--expect-binding-digest", printed(string(out), "binding-digest")}
 }
 
 func bindArgs(pkg string) []string {
@@ -103,8 +123,8 @@ func TestFaults(t *testing.T) {
 	faulttest.Require(t)
 	for _, c := range changes {
 		for _, f := range faults {
-			if c.config && f.name == "ENOSPC" {
-				continue // who fails makes no difference there
+			if c.killed && f.name != "killed" || c.config && f.name == "ENOSPC" {
+				continue
 			}
 			t.Run(c.name+"/"+f.name, func(t *testing.T) {
 				t.Parallel()

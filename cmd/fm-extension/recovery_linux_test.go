@@ -30,6 +30,14 @@ func init() {
 		go waits(s)
 		ignoreTerm(s)
 	})
+	behaviours["waits twice"] = func(s *hometest.Start) {
+		showLife(s)
+		if _, err := os.Stat(os.Getenv("FIRSTMATE_EXTENSION_STATE") + "/waits"); err != nil {
+			s.Give(hometest.NoResult())
+			return
+		}
+		waits(s)
+	}
 	// Their leaders end when they are told to, and a member stays.
 	behaviours["leaves a member"] = atVerb("invoke", func(s *hometest.Start) {
 		leave(false, nil)(s)
@@ -246,6 +254,67 @@ func (s *stage) record(t *testing.T) map[string]any {
 	var record map[string]any
 	check(t, json.Unmarshal(data, &record))
 	return record
+}
+
+// TestRecordOfAPoll: one record spans the operation, names who may be running
+// for it at each moment, and goes with the last of them (processes: Invocation
+// record).
+func TestRecordOfAPoll(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "waits twice")
+	s.bind(t)
+	check(t, os.WriteFile(filepath.Join(s.home, "state/extensions/org.example.behaving/waits"), nil, 0o600))
+	request := "sha256:" + strings.Repeat("12", 32)
+	host := s.start(t, append(s.pollArgs("s.1"), "--request-id", request)...)
+	groups := map[any]bool{}
+	for _, verb := range []string{"handshake", "invoke"} {
+		gate := s.opened(t)
+		record := s.record(t)
+		for member, want := range map[string]any{
+			"schema": "firstmate.extension-invocation-owner.v1", "phase": "group", "host_pid": float64(host.Process.Pid),
+			"extension_id": "org.example.behaving", "binding_digest": s.bindingDigest,
+			"request_id": request, "source_id": "s.1", "operation": "source.poll",
+		} {
+			if record[member] != want {
+				t.Errorf("during its %s, %s is %v, not %v", verb, member, record[member], want)
+			}
+		}
+		identity, err := process.Of(host.Process.Pid)
+		check(t, err)
+		if record["host_identity"] != identity.String() || len(record) != 12 {
+			t.Errorf("the record is %v", record)
+		}
+		group := int(record["group_pid"].(float64))
+		if process.JudgeGroup(group, record["group_identity"].(string), record["token"].(string)).State != process.Live {
+			t.Errorf("group %d is not the package's", group)
+		}
+		groups[group] = true
+		names, err := filepath.Glob(filepath.Join(s.home, "state/extension-invocations", strings.TrimPrefix(record["token"].(string), "sha256:")+".owner.json"))
+		check(t, err)
+		if info, err := os.Stat(names[0]); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%v, %v", info.Mode(), err)
+		}
+		_, err = gate.WriteString("go\n")
+		check(t, err)
+		check(t, gate.Close())
+		if verb == "handshake" {
+			// The next one to wait at the gate is another process.
+			eventually(t, "the handshake's process stays", func() error {
+				if s.record(t)["group_pid"] == record["group_pid"] {
+					return errors.New("it is recorded")
+				}
+				return nil
+			})
+		}
+	}
+	if stdout, stderr, code := host.end(); code != 0 || stdout != "go" {
+		t.Errorf("exit %d, %q: %s", code, stdout, stderr)
+	}
+	if len(groups) != 2 {
+		t.Errorf("the groups are %v", groups)
+	}
+	s.gone(t)
+	hometest.CheckAtRest(t, s.home)
 }
 
 // forge writes a record of an operation whose host is dead.
