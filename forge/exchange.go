@@ -48,8 +48,8 @@ type peer struct {
 	stdin          io.WriteCloser
 	stdout, stderr io.Reader
 	exited         <-chan struct{} // closed when the plugin itself has ended
-	// stop ends whatever is left of the plugin, and every read and write of its
-	// streams. It returns how the plugin ended.
+	// stop ends whatever is left of the plugin, and soon after that every read and
+	// write of its streams. It returns how the plugin ended.
 	stop func() process.Ending
 }
 
@@ -117,6 +117,9 @@ func (x *exchange) run() process.Ending {
 	x.closeStdin()
 	ending := x.peer.stop()
 	x.streaming.Wait()
+	if x.violation == nil && x.ctx.Err() == nil && x.budget.isExceeded() {
+		x.overBudget = true // by the last bytes, which nobody waited for
+	}
 	return ending
 }
 
@@ -356,6 +359,15 @@ func newBudget(bytes int64) *budget {
 	b := &budget{exceeded: make(chan struct{})}
 	b.left.Store(bytes)
 	return b
+}
+
+func (b *budget) isExceeded() bool {
+	select {
+	case <-b.exceeded:
+		return true
+	default:
+		return false
+	}
 }
 
 // meter returns source, of which everything that is read counts. What passes the

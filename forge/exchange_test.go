@@ -446,7 +446,7 @@ func TestRaces(t *testing.T) {
 	floodThen := func(p *fakeProcess) int {
 		p.say(initializedLine, progressLine(1))
 		<-inProgress
-		_, _ = p.stderr.Write(make([]byte, DefaultOutputBudget))
+		_, _ = p.stderr.Write(make([]byte, 2000))
 		<-p.killed
 		return 9
 	}
@@ -470,7 +470,7 @@ func TestRaces(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					ctx, stop := context.WithCancel(t.Context())
 					defer stop()
-					w := world{ctx: ctx, request: hello, plugin: c.plugin}
+					w := world{ctx: ctx, request: hello, plugin: c.plugin, options: Options{OutputBudget: 2000}}
 					inProgress = make(chan struct{})
 					w.options.Progress = func(Progress) {
 						if c.at == "progress" {

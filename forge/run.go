@@ -294,9 +294,10 @@ func peerOf(g *process.Group) peer {
 		exited: g.Ended(),
 		stop: func() process.Ending {
 			ending := g.Stop()
-			// A process that escaped, or was not proved gone, may hold a pipe.
+			// What was written last is still read, to the end of each pipe. A process
+			// that escaped, or was not proved gone, may hold one open.
 			for _, stream := range []*os.File{g.Stdin, g.Stdout, g.Stderr} {
-				_ = stream.SetDeadline(time.Unix(1, 0))
+				_ = stream.SetDeadline(time.Now().Add(process.OutputGrace))
 			}
 			return ending
 		},

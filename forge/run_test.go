@@ -244,6 +244,16 @@ func TestRunStderr(t *testing.T) {
 	}
 }
 
+// What a plugin says last is not lost.
+func TestRunLastWords(t *testing.T) {
+	var log strings.Builder
+	options := plugin(t, "upper", `seq 1 5000 >&2; exit 1; `)
+	options.Stderr = &log
+	if _, err := Run(t.Context(), hello, options); outcome(err) != OutcomeProtocol || !strings.HasSuffix(log.String(), "\n5000\n") {
+		t.Errorf("got %d bytes, %v", log.Len(), err)
+	}
+}
+
 func TestRunBudget(t *testing.T) {
 	options := plugin(t, "chatty", "")
 	_, err := Run(t.Context(), hello, options)
