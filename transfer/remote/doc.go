@@ -9,7 +9,7 @@
 //
 //	fm-remote-entrypoint.sh 1 <base64 root> <base64 home> <base64 of NUL-terminated argv>
 //
-// [ReadRoutes] knows which homes there are, [Client] is the near end, [Serve]
+// [ReadRoutes] knows which homes there are, [Client] is the near end, [Server]
 // the far one.
 //
 // # Exit statuses
