@@ -111,12 +111,12 @@ func TestKilledRunnerOfABuiltin(t *testing.T) {
 		t.Error("nothing is left to be stopped")
 	}
 	r.wants(t, "published=0 started=1 stopped=1 uncertain=0")
-	left.Close()
-	if members := group(t, runner); len(members) > 0 {
-		t.Errorf("still in the group: %d", members)
-	}
 	if r.owner(t, "s") == runner {
 		t.Error("the claim is still the dead runner's")
+	}
+	left.Close() // only now: it lets the new runner's command end
+	if members := group(t, runner); len(members) > 0 {
+		t.Errorf("still in the group: %d", members)
 	}
 }
 
