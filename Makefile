@@ -3,7 +3,7 @@
 GO ?= go
 export FUZZTIME ?= 3s
 
-.PHONY: build test lint unit fuzz bench demo clean
+.PHONY: build test lint unit fuzz bench demo install clean
 
 build: ## the programs, into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/ ./cmd/...
@@ -26,6 +26,9 @@ bench: ## the contract's bars against their floors, then every benchmark
 
 demo: build ## a walk through what the programs do
 	@scripts/demo.sh
+
+install: build ## the programs and the names that peers call, into $(ROOT)/bin
+	@scripts/install.sh bin "$(ROOT)"
 
 clean:
 	rm -rf bin
