@@ -72,23 +72,35 @@ func searchPath(h *home.Home) (string, error) {
 	if len(data) > envelopeLimit {
 		return "", fault.New(fault.PathUnsafe, "%s is longer than %d bytes", fault.Path(name), envelopeLimit)
 	}
-	var dirs []string
-	for _, line := range strings.Split(strings.TrimSuffix(string(data), "\n"), "\n") {
-		if line == "" {
-			continue
-		}
-		if err := checkSearchDir(name, line); err != nil {
+	dirs, err := parseSearchPath(name, data)
+	if err != nil {
+		return "", err
+	}
+	for _, dir := range dirs {
+		if err := checkSearchDir(name, dir); err != nil {
 			return "", err
 		}
-		dirs = append(dirs, line)
 	}
 	return strings.Join(append(dirs, fixed), ":"), nil
 }
 
-func checkSearchDir(file, dir string) error {
-	if !filepath.IsAbs(dir) || wire.CheckBindingPath(dir) != "" || strings.Contains(dir, ":") {
-		return fault.New(fault.PathUnsafe, "%s: %s is not an absolute, clean path without a colon; correct the line", fault.Path(file), fault.Path(dir))
+// parseSearchPath reads the lines of the file: directories in form only. Empty
+// lines are passed over.
+func parseSearchPath(file string, data []byte) ([]string, error) {
+	var dirs []string
+	for line := range strings.SplitSeq(string(data), "\n") {
+		switch {
+		case line == "":
+		case wire.CheckBindingPath(line) != "" || strings.Contains(line, ":"):
+			return nil, fault.New(fault.PathUnsafe, "%s: %s is not an absolute, clean path without a colon; correct the line", fault.Path(file), fault.Path(line))
+		default:
+			dirs = append(dirs, line)
+		}
 	}
+	return dirs, nil
+}
+
+func checkSearchDir(file, dir string) error {
 	open, err := dirfd.Open(dir)
 	if real, evalErr := filepath.EvalSymlinks(dir); errors.Is(err, dirfd.ErrLink) && evalErr == nil {
 		return fault.New(fault.PathUnsafe, "%s: %s is reached through a link; write %s instead", fault.Path(file), fault.Path(dir), fault.Path(real))

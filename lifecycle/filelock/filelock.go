@@ -177,26 +177,33 @@ func (l *Lock) write(line []byte) {
 	_, _ = file.Write(padded)
 }
 
+const unknownHolder = "another command"
+
+var holderDoc = strictjson.Doc{Name: "lock holder", Limit: 65_536}
+
 func describeHolder(path string) string {
-	const unknown = "another command"
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return unknown
+		return unknownHolder
 	}
 	defer file.Close()
-	doc := strictjson.Doc{Name: "lock holder", Limit: 65_536}
-	data, err := doc.Read(file)
+	line, err := holderDoc.Read(file)
 	if err != nil {
-		return unknown
+		return unknownHolder
 	}
-	v, err := doc.Decode(data)
+	return sayHolder(line)
+}
+
+// sayHolder puts the holder's line into words for a message.
+func sayHolder(line []byte) string {
+	v, err := holderDoc.Decode(line)
 	if err != nil {
-		return unknown
+		return unknownHolder
 	}
 	v.Members("command", "pid", "since")
 	command, pid, since := v.Get("command").String(nil), v.Get("pid").Int(1, strictjson.MaxInt), v.Get("since").String(nil)
 	if v.Err() != nil {
-		return unknown
+		return unknownHolder
 	}
 	return fmt.Sprintf("process %d (%s) since %s", pid, fault.Path(command), fault.Path(since))
 }

@@ -98,6 +98,17 @@ func TestHolderLine(t *testing.T) {
 	}
 }
 
+func FuzzSayHolder(f *testing.F) {
+	f.Add([]byte(`{"command":"bind org.example","pid":7,"since":"2026-01-02T03:04:05Z"}`))
+	f.Add([]byte("{\"command\":\"a\\u001b[31m\\n\",\"pid\":7,\"since\":\"\"}"))
+	f.Add([]byte("  \n"))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		if said := sayHolder(line); said == "" || strings.ContainsAny(said, "\n\r\x1b\x00") {
+			t.Errorf("said %q", said)
+		}
+	})
+}
+
 func TestOneWhoWaitsGetsIt(t *testing.T) {
 	dir := open(t)
 	lock := acquire(t, dir, "first")
