@@ -48,6 +48,7 @@ type Settled struct {
 
 // Found is what Look says of one record.
 type Found struct {
+	Record        string // the path of its file, for a message
 	SourceID      string // "" for none
 	BindingDigest wire.Digest
 	Host          process.Verdict // Live or Uncertain while the operation's host may be alive
@@ -66,16 +67,14 @@ func (f Found) MayBeOf(sourceID string) bool {
 	return f.SourceID == sourceID
 }
 
-// leftover is a record that is malformed and older than this boot: it names
-// nothing that could run, and Settle removes it.
-var leftover = Found{Host: process.Verdict{State: process.Extinct}, Group: process.Verdict{State: process.Extinct}}
-
 // Look judges every record that the filter chooses and changes nothing.
 //
 // Errors: process-cleanup-failed as for Settle; those of home.Open; io.
 func Look(h *home.Home, filter Filter) ([]Found, error) {
 	var found []Found
+	extinct := process.Verdict{State: process.Extinct}
 	err := eachRecord(h, func(dir *dirfd.Dir, name string) error {
+		path := filepath.Join(dir.Path(), name)
 		r, err := readRecord(dir, name)
 		var text []byte
 		if malformed, ok := errors.AsType[*malformedRecord](err); ok {
@@ -86,14 +85,13 @@ func Look(h *home.Home, filter Filter) ([]Found, error) {
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+		case err != nil && isLeftover(dir, name):
+			// It names nothing that could run, and Settle removes it.
+			found = append(found, Found{Record: path, Host: extinct, Group: extinct})
 		case err != nil:
-			if isLeftover(dir, name) {
-				found = append(found, leftover)
-			} else {
-				found = append(found, Found{Malformed: err, text: text})
-			}
+			found = append(found, Found{Record: path, Malformed: err, text: text})
 		case filter.matches(r):
-			f := Found{BindingDigest: r.BindingDigest, Host: process.Judge(r.HostPID, r.HostIdentity), Group: process.Verdict{State: process.Extinct}}
+			f := Found{Record: path, BindingDigest: r.BindingDigest, Host: process.Judge(r.HostPID, r.HostIdentity), Group: extinct}
 			if r.SourceID != nil {
 				f.SourceID = *r.SourceID
 			}

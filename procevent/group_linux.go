@@ -1,6 +1,7 @@
 package procevent
 
 import (
+	"bytes"
 	"os"
 	"strconv"
 	"time"
@@ -20,15 +21,29 @@ func endGroup() {
 		return
 	}
 	_ = unix.Kill(0, unix.SIGTERM)
-	for end := time.Now().Add(process.TermToKill); len(others(group)) > 0 && time.Now().Before(end); {
-		time.Sleep(5 * time.Millisecond)
+	if awaitAlone(group, process.TermToKill) {
+		return
 	}
 	for _, pid := range others(group) {
 		killMember(pid, group)
 	}
+	awaitAlone(group, process.KillToGivingUp)
 }
 
-// others lists the members of the group besides this process.
+// awaitAlone waits until this process is the only member of the group.
+func awaitAlone(group int, span time.Duration) bool {
+	for end := time.Now().Add(span); ; time.Sleep(5 * time.Millisecond) {
+		if len(others(group)) == 0 {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
+
+// others lists the members of the group besides this process. Zombies run
+// nothing and do not count.
 func others(group int) (pids []int) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -41,11 +56,17 @@ func others(group int) (pids []int) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		if of, err := unix.Getpgid(pid); err == nil && of == group {
+		if of, err := unix.Getpgid(pid); err == nil && of == group && !isZombie(name) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+func isZombie(pid string) bool {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	state := stat[bytes.LastIndexByte(stat, ')')+1:]
+	return err == nil && bytes.HasPrefix(state, []byte(" Z"))
 }
 
 // killMember kills a process by a pidfd that was opened before it was looked at

@@ -42,7 +42,6 @@ func (h *Host) List() (*Listed, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, lookErr := h.look(invoke.Filter{})
 	l := &Listed{}
 	err = h.eachSource(func(source string, reg *registered, err error) {
 		var o ownership
@@ -55,7 +54,7 @@ func (h *Host) List() (*Listed, error) {
 		}
 		word, why := ownerWord(source, o)
 		if word == "none" && reg.external() {
-			word, why = leftWord(source, records, lookErr)
+			word, why = h.leftWord(source)
 		}
 		if why != nil {
 			l.Notes = addOnce(l.Notes, why)
@@ -80,31 +79,27 @@ func ownerWord(source string, o ownership) (string, error) {
 	return "none", nil
 }
 
-// leftWord is what the records say of an external source without an owner.
-func leftWord(source string, records []invoke.Found, lookErr error) (string, error) {
-	if lookErr != nil {
-		return "uncertain", lookErr
+// leftWord is what the records say of an external source without an owner. They
+// are looked at after its claim: a host that dies in between is dead then.
+func (h *Host) leftWord(source string) (string, error) {
+	records, err := h.look(invoke.Filter{SourceID: source})
+	if err != nil {
+		return "uncertain", err
 	}
 	for _, f := range records {
 		switch {
-		case !f.MayBeOf(source):
 		case f.Malformed != nil:
 			return "uncertain", f.Malformed
 		case !mayRun(f):
-		case f.Host.State == process.Extinct && f.Group.State == process.Live:
+		case f.Host.State == process.Uncertain:
+			return "uncertain", foreign(f)
+		case f.Group.State == process.Live:
 			return "orphaned", fault.New(fault.ProcessIdentityUncertain, "source %s: its runner is dead and its package still runs; fm-procevent reconcile ends it", source)
 		default:
-			return "uncertain", fault.New(fault.ProcessIdentityUncertain, "source %s has no live runner, and an operation of it may run: %s", source, reasonOf(f))
+			return "uncertain", fault.New(fault.ProcessIdentityUncertain, "source %s has no live runner, and its package may still run: %s; end what is the source's, or remove %s", source, f.Group.Reason, fault.Path(f.Record))
 		}
 	}
 	return "none", nil
-}
-
-func reasonOf(f invoke.Found) string {
-	if f.Host.State == process.Uncertain {
-		return f.Host.Reason
-	}
-	return f.Group.Reason
 }
 
 func (h *Host) pendingCounts() (map[string]int, error) {

@@ -86,5 +86,12 @@ func (h *Host) settleLocked(source string, external bool) (live []string, err er
 	case left.Malformed != nil:
 		return nil, left.Malformed
 	}
-	return nil, fault.New(fault.ProcessIdentityUncertain, "an operation of source %s may be running: %s", source, left.Host.Reason)
+	return nil, foreign(*left)
+}
+
+// foreign says of a record whose host cannot be judged what a person can do.
+//
+// Errors: process-identity-uncertain.
+func foreign(f invoke.Found) error {
+	return fault.New(fault.ProcessIdentityUncertain, "an operation of source %s may be running: %s; if it is over, remove %s", f.SourceID, f.Host.Reason, fault.Path(f.Record))
 }

@@ -117,6 +117,11 @@ func (p *pass) settleRecords(ctx context.Context) {
 		p.fail(err)
 	}
 	p.blocked, _ = p.leftRecords()
+	for _, f := range p.blocked {
+		if f.SourceID != "" && f.Host.State == process.Uncertain {
+			p.note(foreign(f))
+		}
+	}
 }
 
 // leftRecords are the records of no live host.

@@ -204,9 +204,13 @@ func (s *sweep) insist() {
 	found, err := s.look(invoke.Filter{})
 	s.fail(err)
 	for _, f := range found {
-		if f.Malformed != nil {
+		switch {
+		case f.Malformed != nil:
 			s.fail(f.Malformed)
-		} else if f.SourceID != "" {
+		case f.SourceID == "":
+		case f.Host.State == process.Uncertain:
+			s.fail(foreign(f))
+		default:
 			s.fail(fault.New(fault.SourceBusy, "an operation of source %s is under way (%s); sweep again when it has ended", f.SourceID, f.Host.Reason))
 		}
 	}
@@ -233,8 +237,11 @@ func (h *Host) SweepPreflight() (failed []error, err error) {
 		switch {
 		case f.Malformed != nil:
 			fail(f.Malformed)
-		case f.Host.State == process.Uncertain || f.Host.State == process.Extinct && f.Group.State == process.Uncertain:
-			fail(fault.New(fault.ProcessIdentityUncertain, "an operation of source %s cannot be judged: %s", fault.Path(f.SourceID), reasonOf(f)))
+		case f.SourceID == "":
+		case f.Host.State == process.Uncertain:
+			fail(foreign(f))
+		case f.Host.State == process.Extinct && f.Group.State == process.Uncertain:
+			fail(fault.New(fault.ProcessIdentityUncertain, "an operation of source %s cannot be judged: %s; see fm-procevent reconcile", f.SourceID, f.Group.Reason))
 		}
 	}
 	err = h.eachSource(func(source string, reg *registered, err error) {

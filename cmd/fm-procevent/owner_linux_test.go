@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -459,4 +460,50 @@ func group(t *testing.T, number int) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// A record that another container wrote cannot be judged from here. It blocks its
+// source, says so, and says what to do.
+func TestRecordOfAnotherContainer(t *testing.T) {
+	t.Parallel()
+	r := newExternal(t)
+	path := fifo(t)
+	token := r.external(t, "s", path)
+	s := r.start(t, "s")
+	r.operation(t, path)
+	dir := r.state("extension-invocations")
+	text, err := os.ReadFile(filepath.Join(dir, names(t, dir)[0]))
+	check(t, err)
+	r.must(t, "retire", "s", "--if-owner", token)
+	s.ends(t)
+
+	name := strings.Repeat("0", 64)
+	foreign := regexp.MustCompile(`"token":"sha256:[0-9a-f]*"`).ReplaceAllString(string(text), `"token":"sha256:`+name+`"`)
+	foreign = regexp.MustCompile(`pid-ns=\d+`).ReplaceAllString(foreign, "pid-ns=1")
+	record := filepath.Join(dir, name+".owner.json")
+	check(t, os.WriteFile(record, []byte(foreign), 0o600))
+	token = r.external(t, "other", "none")
+	reg, err := os.ReadFile(r.registration("other"))
+	check(t, err)
+	check(t, os.WriteFile(r.registration("s"), reg, 0o600))
+
+	hint := "in another pid namespace (another container) and cannot be judged from here; if it is over, remove " + record
+	if s := r.run(t, "list"); s.exit != 0 || s.stdout != "SOURCE ADAPTER OWNER PENDING\nother feed none 0\ns feed uncertain 0\n" || !strings.Contains(s.stderr, hint) {
+		t.Errorf("list: %+v", s)
+	}
+	if s := r.wants(t, "published=0 started=1 stopped=0 uncertain=1"); s.exit != 0 || !strings.Contains(s.stderr, hint) {
+		t.Errorf("reconcile: %+v", s)
+	}
+	r.refused(t, "process-identity-uncertain", hint, "start", "s")
+	r.refused(t, "process-identity-uncertain", hint, "retire", "s", "--if-owner", token)
+	r.refused(t, "process-identity-uncertain", hint, "register-extension", adapter, "s", "--config-ref", "none")
+	for _, args := range [][]string{{"sweep-home", "--preflight"}, {"sweep-home"}} {
+		if s := r.run(t, args...); s.exit != 1 || strings.Count(s.stderr, hint) != 1 || strings.Count(s.stderr, "\n") != 1 {
+			t.Errorf("%s: %+v", args, s)
+		}
+	}
+	check(t, os.Remove(record))
+	if out := r.must(t, "start", "s"); out != "no-result: s (exit 75)\n" {
+		t.Errorf("start: %q", out)
+	}
 }
