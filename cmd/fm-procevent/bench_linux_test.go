@@ -113,10 +113,10 @@ func BenchmarkWaiting(b *testing.B) {
 	const sources = 64
 	r := builtRig(b)
 	path := fifo(b)
-	for i := range sources {
-		r.external(b, fmt.Sprintf("s%d", i), path)
-	}
 	for b.Loop() {
+		for i := range sources {
+			r.external(b, fmt.Sprintf("s%d", i), path)
+		}
 		r.reconcile(b)
 		eventually(b, "every package waits", func() error {
 			requests, _ := os.ReadFile(r.state("extensions", extension, "requests"))
