@@ -418,7 +418,7 @@ func TestRefusalLeavesNothing(t *testing.T) {
 // TestFullDisk fills a small file system by blocks and by inodes.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOOS != "linux" {
-		t.Skip("needs root to mount a small file system")
+		t.Skip("needs root with the right to mount")
 	}
 	root, src := source(t)
 	put(t, root+"/lib/big", strings.Repeat("x", 1<<20), 0o600)
@@ -427,7 +427,7 @@ func TestFullDisk(t *testing.T) {
 		t.Run(options, func(t *testing.T) {
 			at := temp(t)
 			if err := mountTmpfs(at, options); err != nil {
-				t.Skip(err)
+				t.Skipf("needs root with the right to mount: %v", err)
 			}
 			versions, err := dirfd.Open(at)
 			must(t, err)

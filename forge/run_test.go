@@ -390,14 +390,12 @@ func TestRunSideBySide(t *testing.T) {
 	if left := children(); len(left) > 0 {
 		t.Errorf("processes are left: %v", left)
 	}
-	if now := openDescriptors(); now > descriptors {
-		t.Errorf("%d descriptors before, %d after", descriptors, now)
-	}
 	// A goroutine that has done its work may take a moment to be gone.
-	for end := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); runtime.NumGoroutine() > goroutines || openDescriptors() > descriptors; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			stacks := make([]byte, 1<<20)
-			t.Fatalf("goroutines are left:\n%s", stacks[:runtime.Stack(stacks, true)])
+			t.Fatalf("%d descriptors before, %d after; %d goroutines before, these after:\n%s",
+				descriptors, openDescriptors(), goroutines, stacks[:runtime.Stack(stacks, true)])
 		}
 	}
 }

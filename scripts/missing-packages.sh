@@ -28,6 +28,6 @@ if [ "$(uname -s)" = Linux ]; then
 	[ -e /usr/include/limits.h ] || echo libc6-dev
 	if [ "$(id -u)" = 0 ]; then
 		need passwd useradd userdel
-		need util-linux setpriv
+		need util-linux setpriv unshare
 	fi
 fi

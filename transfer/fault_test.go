@@ -207,7 +207,7 @@ func (f *faultRig) reset(t *testing.T) {
 	must(t, hometest.Remove(f.mount))
 	must(t, os.Mkdir(f.mount, 0o700))
 	if err := hometest.Mount(f.mount, "size=1m,mode=700"); err != nil {
-		t.Skipf("mounting needs root: %v", err)
+		t.Skipf("needs root with the right to mount: %v", err)
 	}
 	must(t, hometest.Restore(filepath.Join(f.mount, "extensions.d"), filepath.Join(f.pristine, "config/extensions.d")))
 }

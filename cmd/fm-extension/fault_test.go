@@ -183,7 +183,7 @@ func (r *faultRig) restore(t *testing.T) {
 	check(t, hometest.Remove(r.mount))
 	check(t, os.Mkdir(r.mount, 0o700))
 	if err := hometest.Mount(r.mount, "size=1m,mode=700"); err != nil {
-		t.Skipf("mounting needs root: %v", err)
+		t.Skipf("needs root with the right to mount: %v", err)
 	}
 	bindings := filepath.Join(r.pristine, "config/extensions.d")
 	if _, err := os.Stat(bindings); err == nil {

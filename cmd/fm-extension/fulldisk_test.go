@@ -14,7 +14,7 @@ import (
 // try. A refusal says so, and is done over as soon as there is room.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small file system")
+		t.Skip("needs root with the right to mount")
 	}
 	pkg := hometest.Package{}.Make(t)
 	for name, option := range map[string]string{"inodes": "nr_inodes=%d", "blocks": "nr_blocks=%d"} {
@@ -22,7 +22,7 @@ func TestFullDisk(t *testing.T) {
 			t.Parallel()
 			home := hometest.New(t)
 			if err := hometest.Mount(home, "mode=700,"+plenty); err != nil {
-				t.Skip(err)
+				t.Skipf("needs root with the right to mount: %v", err)
 			}
 			t.Cleanup(func() { _ = hometest.Unmount(home) })
 			for _, change := range []struct {
