@@ -40,13 +40,14 @@ type holder struct {
 // Acquire takes the lock on the file name in dir, a checked private directory,
 // creating it with mode 0600, and writes command into it. It waits until ctx
 // ends; waiting, if not nil, is told after a second whom for. Two locks on one
-// file exclude each other in one process too. Once ctx has ended it takes no
+// file exclude each other in one process too. Once ctx is canceled it takes no
 // lock, not even a free one: who told this process to stop may count on that.
+// When its time is over it still tries once.
 //
 // Errors: lock-unavailable when ctx ended first, naming the holder; the cause of
-// one that had ended before; link-unsafe, owner-mismatch; io.
+// one that was canceled before; link-unsafe, owner-mismatch; io.
 func Acquire(ctx context.Context, dir *dirfd.Dir, name, command string, waiting func(line string)) (*Lock, error) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, context.Cause(ctx)
 	}
 	path := filepath.Join(dir.Path(), name)
@@ -86,6 +87,9 @@ func wait(ctx context.Context, f *flock.Flock, path string, waiting func(string)
 	if held {
 		return nil
 	}
+	if ctx.Err() != nil {
+		return unavailable(path)
+	}
 	got := make(chan error, 1)
 	go func() { got <- f.Lock() }()
 	notice := time.NewTimer(noticeAfter)
@@ -104,9 +108,13 @@ func wait(ctx context.Context, f *flock.Flock, path string, waiting func(string)
 					_ = f.Close()
 				}
 			}()
-			return fault.New(fault.LockUnavailable, "the lock %s is held by %s; try again when it is done, or with a longer --lock-timeout", fault.Path(path), describeHolder(path))
+			return unavailable(path)
 		}
 	}
+}
+
+func unavailable(path string) error {
+	return fault.New(fault.LockUnavailable, "the lock %s is held by %s; try again when it is done, or with a longer --lock-timeout", fault.Path(path), describeHolder(path))
 }
 
 func lockFault(err error, path string) error {

@@ -3,6 +3,7 @@ package filelock
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -231,4 +232,24 @@ func TestExclusion(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// A context that is over takes a free lock only if it was for the lock's time;
+// a held one it refuses either way.
+func TestEndedContext(t *testing.T) {
+	dir := open(t)
+	stopped := errors.New("stopped")
+	canceled, cancel := context.WithCancelCause(t.Context())
+	cancel(stopped)
+	if _, err := Acquire(canceled, dir, name, "x", nil); !errors.Is(err, stopped) {
+		t.Errorf("canceled: %v", err)
+	}
+	late, cancelLate := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancelLate()
+	lock, err := Acquire(late, dir, name, "x", nil)
+	check(t, err)
+	defer lock.Release()
+	if _, err := Acquire(late, dir, name, "x", nil); !fault.Is(err, fault.LockUnavailable) {
+		t.Errorf("out of time: %v", err)
+	}
 }

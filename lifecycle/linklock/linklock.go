@@ -64,10 +64,11 @@ type Lock struct {
 
 // Acquire takes the lock name in dir, waiting until ctx ends; waiting, if not
 // nil, is told after a second whom for. dir must stay open until Release. Once
-// ctx has ended it takes no lock, not even a free one.
+// ctx is canceled it takes no lock, not even a free one; when its time is over it
+// still tries once.
 //
 // Errors: lock-unavailable when ctx ended first, naming the holder; the cause of
-// one that had ended before; path-unsafe when something stands there that is no
+// one that was canceled before; path-unsafe when something stands there that is no
 // lock; io.
 func Acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(line string)) (*Lock, error) {
 	return acquire(ctx, dir, name, waiting)
@@ -85,7 +86,7 @@ func AcquireAlone(ctx context.Context, dir *dirfd.Dir, name string, waiting func
 }
 
 func acquire(ctx context.Context, dir *dirfd.Dir, name string, waiting func(string)) (*Lock, error) {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, context.Cause(ctx)
 	}
 	began := time.Now()

@@ -2,6 +2,7 @@ package linklock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -414,5 +415,26 @@ func TestThieves(t *testing.T) {
 		}
 		all.Wait()
 	}
+	wantNames(t, dir)
+}
+
+// A context that is over takes a free lock only if it was for the lock's time;
+// a held one it refuses either way.
+func TestEndedContext(t *testing.T) {
+	dir := open(t)
+	stopped := errors.New("stopped")
+	canceled, cancel := context.WithCancelCause(t.Context())
+	cancel(stopped)
+	if _, err := Acquire(canceled, dir, name, nil); !errors.Is(err, stopped) {
+		t.Errorf("canceled: %v", err)
+	}
+	late, cancelLate := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancelLate()
+	lock, err := Acquire(late, dir, name, nil)
+	check(t, err)
+	if _, err := Acquire(late, dir, name, nil); !fault.Is(err, fault.LockUnavailable) {
+		t.Errorf("out of time: %v", err)
+	}
+	lock.Release()
 	wantNames(t, dir)
 }

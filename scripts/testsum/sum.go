@@ -42,6 +42,9 @@ type outcome struct {
 type run struct {
 	name  string
 	tests map[test]*outcome
+	// ran holds the tests that only stand for their subtests: they were not
+	// skipped, whatever became of those.
+	ran map[test]bool
 }
 
 // event is a line of `go test -json`, as `go doc test2json` describes it; the
@@ -54,7 +57,7 @@ type event struct {
 // read reads the events of one run. A line that is no event is a mistake of the
 // caller, or the output of a run that was cut off: an error either way.
 func read(name string, events io.Reader) (*run, error) {
-	r := &run{name, map[test]*outcome{}}
+	r := &run{name, map[test]*outcome{}, map[test]bool{}}
 	builds := map[string][]string{}
 	lines := bufio.NewReader(events)
 	for n := 1; ; n++ {
@@ -130,6 +133,7 @@ func (r *run) settle() {
 		if o.ending == failed {
 			return failedBelow[t]
 		}
+		r.ran[t] = hasBelow[t]
 		return t.name == "" || hasBelow[t]
 	})
 }
@@ -178,10 +182,10 @@ func add(runs []*run) sum {
 		}
 	}
 	for t, e := range did {
-		switch e {
-		case passed:
+		switch {
+		case e == passed:
 			s.passed++
-		case skipped:
+		case e == skipped && !slices.ContainsFunc(runs, func(r *run) bool { return r.ran[t] }):
 			s.skips = append(s.skips, skips[t])
 		}
 	}

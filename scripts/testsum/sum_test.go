@@ -77,7 +77,9 @@ func TestSum(t *testing.T) {
 		"a subtest panicked":        {nothing, []string{"x", subFailed + aBegan + packageFailed}, "0 passed, 1 failed, 0 skipped", "FAIL  p A/one (x)\npanic: no\n"},
 		"a subtest failed":          {nothing, []string{"x", subFailed + aFailed + packageFailed}, "0 passed, 1 failed, 0 skipped", "FAIL  p A/one (x)"},
 		"a test beside its subtest": {nothing, []string{"x", subPassed + aFailed + packageFailed}, "1 passed, 1 failed, 0 skipped", "FAIL  p A (x)"},
-		"a subtest ran nowhere":     {nothing, []string{"x", subSkipped + aPassed, "y", aSkipped}, "0 passed, 2 failed, 0 skipped", "FAIL  p A/one ran nowhere"},
+		"a subtest ran nowhere":     {nothing, []string{"x", subSkipped + aPassed, "y", aSkipped}, "0 passed, 1 failed, 0 skipped", "FAIL  p A/one ran nowhere"},
+		"with subtests in one":      {nothing, []string{"x", subPassed + aPassed, "y", aSkipped}, "1 passed, 0 failed, 0 skipped", ""},
+		"with subtests in other":    {nothing, []string{"x", aSkipped, "y", subPassed + aPassed}, "1 passed, 0 failed, 0 skipped", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			report, good := sumOf(t, c.allowed, c.runs...)
