@@ -19,10 +19,13 @@ import (
 const (
 	manifestLimit = 65_536
 
-	// The commands that change a binding, as a note names them.
-	bindCommand    = "bind"
-	retireCommand  = "retire-binding"
-	restoreCommand = "restore-binding"
+	// The commands that change a binding, as a note names them: none finishes
+	// another's change. Receiving a transfer binds, and is told apart by the source.
+	bindCommand            = "bind"
+	retireCommand          = "retire-binding"
+	restoreCommand         = "restore-binding"
+	retireTransferCommand  = "retire-transfer"
+	restoreTransferCommand = "restore-transfer"
 )
 
 // Bound is an enabled binding, as the commands print it.

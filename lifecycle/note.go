@@ -57,7 +57,8 @@ func (n note) abandoned() bool {
 func (c change) isMade(reg *binding.Registry) bool {
 	record, err := reg.ByID(c.extensionID)
 	enabled := err == nil && record.Digest == c.bindingDigest
-	return enabled != (c.command == retireCommand)
+	disables := c.command == retireCommand || c.command == retireTransferCommand
+	return enabled != disables
 }
 
 // readNote reads a note. One that cannot be read is nobody's: the zero note,

@@ -83,11 +83,11 @@ func (t *Transaction) WasBound(record binding.Record) bool {
 }
 
 func (t *Transaction) WasRetired(id string, digest wire.Digest) bool {
-	return t.t.wasLeft(change{retireCommand, id, digest})
+	return t.t.wasLeft(change{retireTransferCommand, id, digest})
 }
 
 func (t *Transaction) WasRestored(record binding.Record) bool {
-	return t.t.wasLeft(change{restoreCommand, record.ExtensionID, record.Digest})
+	return t.t.wasLeft(change{restoreTransferCommand, record.ExtensionID, record.Digest})
 }
 
 // CheckRetirable validates the binding's installed package and refuses while
@@ -113,7 +113,7 @@ func (t *Transaction) Disable(record binding.Record, to *dirfd.Dir, name string)
 		return err
 	}
 	defer enabled.Close()
-	if err := t.t.leave(change{retireCommand, record.ExtensionID, record.Digest}); err != nil {
+	if err := t.t.leave(change{retireTransferCommand, record.ExtensionID, record.Digest}); err != nil {
 		return err
 	}
 	if err := t.t.move(enabled, binding.FileName(record.ExtensionID), to, name); err != nil {
@@ -127,7 +127,7 @@ func (t *Transaction) Disable(record binding.Record, to *dirfd.Dir, name string)
 // transaction goes on for a command that was killed after it.
 func (t *Transaction) Retired(id string, digest wire.Digest) (Answer, error) {
 	if t.t.note == "" {
-		if err := t.t.leave(change{retireCommand, id, digest}); err != nil {
+		if err := t.t.leave(change{retireTransferCommand, id, digest}); err != nil {
 			return Answer{}, err
 		}
 	}
@@ -159,7 +159,7 @@ func (t *Transaction) CheckEnabling(ctx context.Context, record binding.Record) 
 //
 // Errors: binding-exists, io.
 func (t *Transaction) Enable(record binding.Record, from *dirfd.Dir, name string) (*Bound, error) {
-	c := change{restoreCommand, record.ExtensionID, record.Digest}
+	c := change{restoreTransferCommand, record.ExtensionID, record.Digest}
 	var made home.Made
 	defer made.Forget()
 	bindings, err := t.t.Home.Make(&made, home.Bindings)
@@ -190,7 +190,7 @@ func (t *Transaction) Enable(record binding.Record, from *dirfd.Dir, name string
 // Restored answers for an Enable whose command was killed after it. Where config
 // is another file system, the file may still be where it was moved from.
 func (t *Transaction) Restored(record binding.Record) (*Bound, error) {
-	return t.t.finishEnabling(change{restoreCommand, record.ExtensionID, record.Digest})
+	return t.t.finishEnabling(change{restoreTransferCommand, record.ExtensionID, record.Digest})
 }
 
 // syncAll makes a move between two directories durable: first that the file is

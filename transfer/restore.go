@@ -53,7 +53,8 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 		return nil, err
 	}
 	if record, err := reg.ByID(id); err == nil {
-		if record.Digest == digest && t.WasRestored(record) {
+		k := identity{id, record.ExtensionVersion, transfer}
+		if record.Digest == digest && record.SourcePath == k.source(h) && t.WasRestored(record) {
 			return finishRestoring(t, h, transfer, record)
 		}
 		return nil, reg.CheckRoom(record.Binding)
