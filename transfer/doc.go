@@ -46,7 +46,8 @@
 //	    binding.json    only between the two moves of a retirement
 //
 // A unit proves itself: the transfer manifest is made again from its package, and
-// its digest must be the unit's name. Only a whole unit is bound, retired or
+// its digest must be the unit's name. (Or that of the manifest with its entries in
+// the order of the tree digest, which is how another host received it.) Only a whole unit is bound, retired or
 // restored; its binding is one whose source is the unit's package.
 //
 //	staged, no binding      nothing depends on it: the receiver died, and the same

@@ -15,6 +15,7 @@ import (
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
+	"hawser/internal/strictjson"
 	"hawser/internal/wire"
 	"hawser/lifecycle"
 	"hawser/tests/hometest"
@@ -33,9 +34,14 @@ type rig struct {
 
 func newRig(t testing.TB, pkg hometest.Package) *rig {
 	t.Helper()
+	return newRigOf(t, pkg.Make(t))
+}
+
+func newRigOf(t testing.TB, pkg string) *rig {
+	t.Helper()
 	path := hometest.New(t)
 	r := &rig{t: t, home: path, host: hostOf(path)}
-	data, err := PackDirectory(r.host, pkg.Make(t))
+	data, err := PackDirectory(r.host, pkg)
 	must(t, err)
 	r.envelope, err = Decode(data)
 	must(t, err)
@@ -629,6 +635,66 @@ func FuzzReceipt(f *testing.F) {
 			t.Fatalf("%+v, %v", back, err)
 		}
 	})
+}
+
+// foreign makes of a bound transfer the one that another host of the contract
+// makes of the same package, which lists the entries in the order of the tree
+// digest: "lib", "lib/a", "lib-x".
+func (r *rig) foreign(got *Received) (transfer, digest wire.Digest) {
+	r.t.Helper()
+	k := r.envelope.identity()
+	var entries []tree.Entry
+	for _, path := range []string{"bin", "bin/adapter", "firstmate-extension.json", "lib", "lib/a", "lib-x"} {
+		e, ok := find(r.envelope.entries, path)
+		if !ok {
+			r.t.Fatalf("no entry %s", path)
+		}
+		entries = append(entries, e.Entry)
+	}
+	canonical, err := strictjson.Canonical(newManifestForm(k.id, k.version, r.envelope.PackageDigest(), entries))
+	must(r.t, err)
+	k.transfer = wire.DigestOf(canonical)
+	if k.transfer == r.envelope.Digest() {
+		r.t.Fatal("the orders are the same")
+	}
+	must(r.t, os.Rename(r.unit(), k.staged(r.host.Home)))
+	text, err := receipt{k, r.envelope.PackageDigest()}.encode()
+	must(r.t, err)
+	must(r.t, os.WriteFile(k.staged(r.host.Home)+"/receipt.json", text, 0o600))
+	b := *got.Binding
+	b.SourcePath = k.source(r.host.Home)
+	text, digest, err = b.Encode()
+	must(r.t, err)
+	must(r.t, os.WriteFile(got.File, text, 0o600))
+	return k.transfer, digest
+}
+
+// TestForeignHome: what another host of the contract received, with its entries
+// in another order, is retired and restored here like any other; but an envelope
+// has one order.
+func TestForeignHome(t *testing.T) {
+	dir := hometest.Package{}.Make(t)
+	must(t, os.Mkdir(dir+"/lib", 0o755))
+	must(t, os.WriteFile(dir+"/lib/a", []byte("a"), 0o644))
+	must(t, os.WriteFile(dir+"/lib-x", []byte("x"), 0o644))
+	r := newRigOf(t, dir)
+	transfer, digest := r.foreign(r.bound())
+	r.verifies()
+
+	retired, err := r.retire(transfer, digest)
+	must(t, err)
+	restored, err := r.restore(transfer, digest)
+	must(t, err)
+	if restored.Digest != digest || exist(retired.RetainedAt) {
+		t.Errorf("restored %+v", restored)
+	}
+	r.verifies()
+	_, err = r.receive(trusting("sh"))
+	wantCode(t, err, fault.BindingExists)
+	_, err = r.retire(transfer, digest)
+	must(t, err)
+	r.bound()
+	r.verifies()
 }
 
 // TestUnsafeHome: nothing is staged into a home that is not private.

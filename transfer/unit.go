@@ -117,11 +117,11 @@ func (u *unit) verify(h *home.Home) (err error) {
 	if err != nil {
 		return err
 	}
-	digest, err := transferDigest(u.identity, read)
+	transferred, err := u.isTransferOf(read)
 	if err != nil {
 		return err
 	}
-	if digest != u.transfer {
+	if !transferred {
 		return fault.New(fault.IntegrityMismatch, "%s: its package is not the one that was transferred", fault.Path(u.dir.Path()))
 	}
 	u.digest = receipt.pkg
@@ -143,13 +143,21 @@ func packageFault(err error, path string) error {
 	return fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 }
 
-// transferDigest is the digest of the transfer manifest that a package on disk
-// would travel with.
-func transferDigest(k identity, read *tree.Tree) (wire.Digest, error) {
-	entries := slices.Collect(read.Entries())
-	slices.SortFunc(entries, func(a, b tree.Entry) int { return cmp.Compare(a.Path, b.Path) })
-	canonical, err := strictjson.Canonical(newManifestForm(k.id, k.version, read.Digest(), entries))
-	return wire.DigestOf(canonical), err
+// isTransferOf reports whether the identity is that of a package on disk: the
+// digest of the transfer manifest that it travels with. Another host of the
+// contract lists the entries in the order of the tree digest; no envelope in that
+// order is taken, but a home where that host received one is opened as it is.
+func (k identity) isTransferOf(read *tree.Tree) (bool, error) {
+	walked := slices.Collect(read.Entries())
+	sorted := slices.Clone(walked)
+	slices.SortFunc(sorted, func(a, b tree.Entry) int { return cmp.Compare(a.Path, b.Path) })
+	for _, entries := range [][]tree.Entry{sorted, walked} {
+		canonical, err := strictjson.Canonical(newManifestForm(k.id, k.version, read.Digest(), entries))
+		if err != nil || wire.DigestOf(canonical) == k.transfer {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // readBinding reads the binding that a retirement left in the unit.
