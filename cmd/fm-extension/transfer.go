@@ -129,7 +129,7 @@ func remoteBind(cmd *cobra.Command, h *lifecycle.Host, word, root string, argv [
 	if err != nil {
 		return err
 	}
-	client, err := remote.NewClient(os.Getenv)
+	client, err := remote.NewClient(cmd.Context(), os.Getenv)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -64,7 +65,7 @@ func run(cmd *cobra.Command, stdin bool, args []string) (status int, err error) 
 		err := fault.New(fault.Usage, "takes a route and a command; see fm-on --help")
 		return remote.StatusOf(err), err
 	}
-	route, client, err := prepare(args[0], args[1])
+	route, client, err := prepare(cmd.Context(), args[0], args[1])
 	if err != nil {
 		return remote.StatusOf(err), err
 	}
@@ -76,7 +77,7 @@ func run(cmd *cobra.Command, stdin bool, args []string) (status int, err error) 
 }
 
 // prepare is everything that can be refused before ssh is started.
-func prepare(word, command string) (route remote.Route, client *remote.Client, err error) {
+func prepare(ctx context.Context, word, command string) (route remote.Route, client *remote.Client, err error) {
 	h, err := cli.Home()
 	if err != nil {
 		return route, nil, err
@@ -91,7 +92,7 @@ func prepare(word, command string) (route remote.Route, client *remote.Client, e
 	if err := remote.CheckLocal(h.Root, command); err != nil {
 		return route, nil, err
 	}
-	client, err = remote.NewClient(os.Getenv)
+	client, err = remote.NewClient(ctx, os.Getenv)
 	return route, client, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"syscall"
 	"time"
@@ -22,12 +23,15 @@ const (
 	clientTime = connectTime + JobTime + stopGrace + outputTime + 10*time.Second
 	// leaveTime is how long ssh has to end when it is told to.
 	leaveTime = 3 * time.Second
+	// versionTime is how long ssh has to say its version, which takes no network.
+	versionTime = 10 * time.Second
 )
 
 // Client is the near end: it runs jobs by OpenSSH's client. It is a value, safe
 // for concurrent use.
 type Client struct {
 	ssh           string // its path
+	knowsSessions bool   // ssh does: see sessionOptions
 	aliveInterval int    // seconds
 	aliveCountMax int
 	env           []string
@@ -36,10 +40,10 @@ type Client struct {
 
 // NewClient returns the client that the environment asks for: FM_SSH_BIN,
 // FM_SSH_ALIVE_INTERVAL (seconds) and FM_SSH_ALIVE_COUNT_MAX. env is os.Getenv
-// or a stand-in.
+// or a stand-in. It asks ssh for its version.
 //
 // Errors: usage for a value that is out of its range, io when there is no ssh.
-func NewClient(env func(string) string) (*Client, error) {
+func NewClient(ctx context.Context, env func(string) string) (*Client, error) {
 	c := &Client{env: sshEnvironment(env), connect: connectTime, time: clientTime}
 	var err error
 	if c.aliveInterval, err = positive(env, "FM_SSH_ALIVE_INTERVAL", defaultAliveInterval); err != nil {
@@ -55,7 +59,28 @@ func NewClient(env func(string) string) (*Client, error) {
 	if c.ssh, err = exec.LookPath(bin); err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot find the OpenSSH client %s; install it, or name it with FM_SSH_BIN", fault.Path(bin))
 	}
+	c.knowsSessions = c.isAtLeast(ctx, 8, 7)
 	return c, nil
+}
+
+var versionLine = regexp.MustCompile(`OpenSSH_(?:\w+_)?(\d+)\.(\d+)`)
+
+// isAtLeast reports whether ssh is of a version or a later one. One that does not
+// say is not.
+func (c *Client) isAtLeast(ctx context.Context, major, minor int) bool {
+	ctx, cancel := context.WithTimeout(ctx, versionTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.ssh, "-V")
+	cmd.Env = c.env
+	cmd.WaitDelay = leaveTime
+	said, _ := cmd.CombinedOutput()
+	m := versionLine.FindSubmatch(said)
+	if m == nil {
+		return false
+	}
+	is, _ := strconv.Atoi(string(m[1]))
+	also, _ := strconv.Atoi(string(m[2]))
+	return is > major || is == major && also >= minor
 }
 
 // positive reads a number; 0 would turn keep-alives off.
@@ -87,10 +112,7 @@ func sshEnvironment(env func(string) string) []string {
 // arguments are ssh's, in front of the host. The first value that ssh meets for
 // an option is the one that counts, and these come before any configuration.
 func (c *Client) arguments() []string {
-	args := []string{"-T"}
-	for _, option := range []string{
-		// Names that clients before 8.7 do not know.
-		"IgnoreUnknown=SessionType,StdinNull,ForkAfterAuthentication",
+	options := []string{
 		// No terminal, and nothing that would ask at one.
 		"RequestTTY=no",
 		"BatchMode=yes",
@@ -104,10 +126,7 @@ func (c *Client) arguments() []string {
 		// The command and its environment are ours alone. A first SetEnv keeps
 		// those of the configuration out.
 		"RemoteCommand=none",
-		"SessionType=default",
 		"SetEnv=LC_ALL=C",
-		"StdinNull=no",
-		"ForkAfterAuthentication=no",
 		// A shared connection has somebody else's options, and its master would
 		// outlive us with our stderr.
 		"ControlMaster=no",
@@ -117,11 +136,22 @@ func (c *Client) arguments() []string {
 		fmt.Sprintf("ConnectTimeout=%d", int(c.connect.Seconds())),
 		fmt.Sprintf("ServerAliveInterval=%d", c.aliveInterval),
 		fmt.Sprintf("ServerAliveCountMax=%d", c.aliveCountMax),
-	} {
+	}
+	if c.knowsSessions {
+		options = append(options, sessionOptions...)
+	}
+	args := []string{"-T"}
+	for _, option := range options {
 		args = append(args, "-o", option)
 	}
 	return args
 }
+
+// sessionOptions make one command of a session, whatever the configuration says
+// about it. Before OpenSSH 8.7 no configuration can say it, and the option is
+// refused; to have it ignored (IgnoreUnknown) would take back what the user's
+// configuration has ignored.
+var sessionOptions = []string{"SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no"}
 
 // Streams are the standard streams of a job. A nil Stdin is empty; files are
 // ssh's own, so that what the other side sends arrives as it is.

@@ -339,7 +339,7 @@ func run(t *testing.T, env map[string]string, script string, s Streams, argv ...
 	t.Helper()
 	ssh := temp(t) + "/ssh"
 	write(t, ssh, "#!/bin/sh\n"+script, 0o755)
-	c, err := NewClient(func(name string) string {
+	c, err := NewClient(t.Context(), func(name string) string {
 		if name == "FM_SSH_BIN" {
 			return ssh
 		}
@@ -375,6 +375,33 @@ func TestClientAsks(t *testing.T) {
 	}
 }
 
+// TestClientVersions: an option is only given to an ssh that knows it, and none is
+// given that takes the place of the user's own.
+func TestClientVersions(t *testing.T) {
+	for version, knows := range map[string]bool{
+		"OpenSSH_7.9p1 Debian-10+deb10u4, OpenSSL 1.1.1n": false,
+		"OpenSSH_8.6p1, LibreSSL 2.8.3":                   false,
+		"OpenSSH_8.7p1, OpenSSL 3.0.1":                    true,
+		"OpenSSH_9.2p1 Debian-2+deb12u10, OpenSSL 3.0.19": true,
+		"OpenSSH_10.0p2":                                  true,
+		"OpenSSH_for_Windows_9.5":                         true,
+		"Sun_SSH_1.5":                                     false,
+		"":                                                false,
+	} {
+		var out bytes.Buffer
+		_, err := run(t, nil, `if [ "$1" = -V ]; then echo "`+version+`" >&2; else printf '%s\n' "$@"; fi`, Streams{Stdout: &out}, "fm-x")
+		must(t, err)
+		for _, option := range []string{"SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no"} {
+			if strings.Contains(out.String(), option+"\n") != knows {
+				t.Errorf("%s got\n%s", version, out.String())
+			}
+		}
+		if strings.Contains(out.String(), "IgnoreUnknown") {
+			t.Error("what the user's configuration ignores is ignored no more")
+		}
+	}
+}
+
 func TestClientStreams(t *testing.T) {
 	var out, errs bytes.Buffer
 	input := strings.Repeat("\x00\xff\r\n", 100_000)
@@ -404,10 +431,10 @@ func TestClientStatuses(t *testing.T) {
 	for _, env := range []map[string]string{
 		{"FM_SSH_ALIVE_INTERVAL": "0"}, {"FM_SSH_ALIVE_INTERVAL": "-1"}, {"FM_SSH_ALIVE_COUNT_MAX": "3 -o ProxyCommand=x"}, {"FM_SSH_ALIVE_COUNT_MAX": "1e3"},
 	} {
-		_, err := NewClient(func(name string) string { return env[name] })
+		_, err := NewClient(t.Context(), func(name string) string { return env[name] })
 		wantCode(t, err, fault.Usage)
 	}
-	_, err = NewClient(func(name string) string {
+	_, err = NewClient(t.Context(), func(name string) string {
 		return map[string]string{"FM_SSH_BIN": "/nonexistent/ssh"}[name]
 	})
 	wantCode(t, err, fault.IO)
@@ -415,11 +442,11 @@ func TestClientStatuses(t *testing.T) {
 
 func TestClientStopsSSH(t *testing.T) {
 	dir := temp(t)
-	write(t, dir+"/ssh", "#!/bin/sh\ntrap 'echo told > "+dir+"/told; exit 255' TERM\ntouch "+dir+"/started\nwhile :; do sleep 0.01; done\n", 0o755)
+	write(t, dir+"/ssh", "#!/bin/sh\n[ \"$1\" != -V ] || exit\ntrap 'echo told > "+dir+"/told; exit 255' TERM\ntouch "+dir+"/started\nwhile :; do sleep 0.01; done\n", 0o755)
 	env := func(name string) string {
 		return map[string]string{"FM_SSH_BIN": dir + "/ssh", "PATH": os.Getenv("PATH")}[name]
 	}
-	c, err := NewClient(env)
+	c, err := NewClient(t.Context(), env)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

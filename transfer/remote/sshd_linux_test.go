@@ -85,7 +85,9 @@ SetEnv PATH=%[1]s/path:%[2]s
 	must(t, err)
 	write(t, h.dir+"/known_hosts", fmt.Sprintf("[127.0.0.1]:%s %s", port, hostKey), 0o600)
 	write(t, h.dir+"/ssh_config", fmt.Sprintf(`
+IgnoreUnknown UseKeychain
 Host harbor-host
+  UseKeychain yes
   HostName 127.0.0.1
   Port %[2]s
   User %[3]s
@@ -114,7 +116,7 @@ Host harbor-host
 	ssh, err := exec.LookPath("ssh")
 	must(t, err)
 	write(t, h.dir+"/ssh", fmt.Sprintf("#!/bin/sh\nexec %s -F %s/ssh_config \"$@\"\n", ssh, h.dir), 0o755)
-	h.client, err = NewClient(func(name string) string {
+	h.client, err = NewClient(t.Context(), func(name string) string {
 		return map[string]string{
 			"FM_SSH_BIN": h.dir + "/ssh", "PATH": os.Getenv("PATH"), "HOME": h.dir,
 			"LANG": "xx_XX", "LC_ALL": "xx_XX", "LC_SECRET": "evil", "FM_HOME": "/evil",
