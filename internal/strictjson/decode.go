@@ -74,7 +74,8 @@ func (d Doc) Decode(data []byte) (*Value, error) {
 	if err := d.checkForm(data); err != nil {
 		return nil, err
 	}
-	root := &Value{doc: &document{Doc: d, data: data}, raw: data}
+	start := indexNot(data, space)
+	root := &Value{doc: &document{Doc: d, data: data}, raw: data[start:], offset: int64(start)}
 	if root.kind() != jsontext.KindBeginObject {
 		root.Fail("must be an object")
 	}
@@ -134,10 +135,11 @@ func (d Doc) malformed(data []byte, err error) error {
 }
 
 func (d Doc) checkForm(data []byte) error {
+	if d.Form == AnyForm {
+		return nil
+	}
 	form := jsontext.Value(data).Clone()
 	switch d.Form {
-	case AnyForm:
-		return nil
 	case CompactForm:
 		if err := form.Compact(); err != nil || !bytes.Equal(form, data) {
 			return fault.New(or(d.Invalid, fault.JSONInvalid), "%s: holds whitespace between its tokens", d.Name)

@@ -247,45 +247,88 @@ func (v *Value) member(name string) *Value {
 	return nil
 }
 
-// split cuts an object or array into its members or elements, once. The bytes
-// were validated by Decode, so the decoder cannot fail here, and looking for
-// duplicate names again would be work done twice.
+// split cuts an object or array into its members or elements, once. Decode has
+// checked the bytes, and here every value is met again at each level that it is
+// below: so they are not read as JSON again, only cut.
 func (v *Value) split() []Value {
 	if v.parts != nil {
 		return v.parts
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(v.raw), jsontext.AllowDuplicateNames(true))
-	open, err := dec.ReadToken()
-	if err != nil {
-		return nil
-	}
-	named := open.Kind() == jsontext.KindBeginObject
-	next := func() (raw jsontext.Value, offset int64, ok bool) {
-		raw, err := dec.ReadValue() // fails at the closing bracket
-		end := dec.InputOffset()
-		start := end - int64(len(raw))
-		return v.raw[start:end], v.offset + start, err == nil
+	named := v.raw[0] == '{'
+	at := 1
+	next := func() (raw jsontext.Value, offset int64) {
+		start := at + indexNot(v.raw[at:], space+",:")
+		at = start + valueLen(v.raw[start:])
+		return v.raw[start:at], v.offset + int64(start)
 	}
 	for {
 		part := Value{doc: v.doc, parent: v, index: len(v.parts)}
-		if named {
-			name, offset, ok := next()
-			if !ok {
-				return v.parts
-			}
-			part.name, part.nameOffset = unquote(name), offset
-		}
-		raw, offset, ok := next()
-		if !ok {
+		part.raw, part.offset = next()
+		if len(part.raw) == 0 { // the closing bracket
 			return v.parts
 		}
-		part.raw, part.offset = raw, offset
+		if named {
+			part.name, part.nameOffset = unquote(part.raw), part.offset
+			part.raw, part.offset = next()
+		}
 		v.parts = append(v.parts, part)
+	}
+}
+
+const space = " \t\r\n"
+
+func indexNot(b []byte, set string) int {
+	return len(b) - len(bytes.TrimLeft(b, set))
+}
+
+// valueLen returns the length of the value that b begins with, in bytes that were
+// validated; 0 at a closing bracket.
+func valueLen(b []byte) int {
+	depth := 0
+	for i := 0; i < len(b); {
+		switch b[i] {
+		case '"':
+			i += stringLen(b[i:])
+		case '[', '{':
+			depth++
+			i++
+			continue
+		case ']', '}':
+			if depth == 0 {
+				return i
+			}
+			depth--
+			i++
+		case ',', ':', ' ', '\t', '\r', '\n':
+			i++
+			continue
+		default:
+			i += bytes.IndexAny(b[i:], space+",]}")
+		}
+		if depth == 0 {
+			return i
+		}
+	}
+	return len(b)
+}
+
+// stringLen returns the length of the JSON string that b begins with. A quote is
+// its end unless an odd number of backslashes stands before it.
+func stringLen(b []byte) int {
+	for end := 1; ; {
+		end += bytes.IndexByte(b[end:], '"') + 1
+		text := b[1 : end-1]
+		if escapes := len(text) - len(bytes.TrimRight(text, `\`)); escapes%2 == 0 {
+			return end
+		}
 	}
 }
 
 // unquote returns the text of a JSON string that was validated.
 func unquote(raw jsontext.Value) string {
+	if bytes.IndexByte(raw, '\\') < 0 {
+		return string(raw[1 : len(raw)-1])
+	}
 	text, _ := jsontext.AppendUnquote(nil, raw)
 	return string(text)
 }

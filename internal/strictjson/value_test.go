@@ -123,3 +123,33 @@ func TestFirstRefusalSticks(t *testing.T) {
 		t.Errorf("the refusal became %v", v.Err())
 	}
 }
+
+// A document cut at any depth comes to the same parts, whatever white space and
+// brackets stand between and inside strings.
+func TestSplit(t *testing.T) {
+	for _, text := range []string{
+		`{"a":[1,"]}",[{"b":"\\"},"\\\"[",{}],-1e9,true,null]}`,
+		"\r\n { \"a\" :\t[ 1 , \"]}\" , [ { \"b\" : \"\\\\\" } , \"\\\\\\\"[\" , { } ] , -1e9 , true , null ] } \n",
+	} {
+		v, err := sample.Decode([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := v.Get("a").Array(6, 6)
+		inner := a[2].Array(3, 3)
+		if got := inner[0].Get("b").String(nil); got != `\` {
+			t.Errorf("b = %q", got)
+		}
+		if got := inner[1].String(nil); got != `\"[` {
+			t.Errorf("the second = %q", got)
+		}
+		inner[2].Members()
+		if a[0].Int(1, 1) != 1 || a[1].String(nil) != "]}" || !a[4].Bool() || !a[5].IsNull() || v.Err() != nil {
+			t.Errorf("%s: %v", text, v.Err())
+		}
+		a[3].Fail("must be here")
+		if err := v.Err(); !strings.HasSuffix(err.Error(), "a[3]: must be here") {
+			t.Error(err)
+		}
+	}
+}
