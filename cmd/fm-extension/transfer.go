@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"hawser/binding"
 	"hawser/internal/cli"
+	"hawser/internal/fault"
 	"hawser/lifecycle"
 	"hawser/transfer"
 	"hawser/transfer/remote"
@@ -137,17 +139,23 @@ func remoteBind(cmd *cobra.Command, h *lifecycle.Host, word, root string, argv [
 	if err != nil {
 		return err
 	}
+	var out remote.Output
 	status, err := client.Run(cmd.Context(), route, argv, remote.Streams{
-		Stdin: bytes.NewReader(envelope), Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
+		Stdin: bytes.NewReader(envelope), Stdout: &out, Stderr: cmd.ErrOrStderr(),
 	})
 	switch {
 	case err != nil && (cmd.Context().Err() != nil || status != remote.StatusUnknown):
 		return err
-	case err != nil:
-		cli.Complain(cmd.ErrOrStderr(), err)
+	case out.Over:
+		status, err = remote.StatusUnknown, fault.New(fault.ResponseOversized, "%s sent more than %d bytes: whether the package was bound is unknown; look there before you run it again", route.Alias, remote.MaxStreamBytes)
+	case len(out.Bytes) > 0:
+		err = cmp.Or(err, cli.Print(cmd, out.Bytes))
 	}
 	if status == 0 {
-		return nil
+		return err
+	}
+	if err != nil {
+		cli.Complain(cmd.ErrOrStderr(), err)
 	}
 	return cli.Status(status)
 }

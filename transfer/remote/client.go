@@ -153,6 +153,25 @@ func (c *Client) arguments() []string {
 // configuration has ignored.
 var sessionOptions = []string{"SessionType=default", "StdinNull=no", "ForkAfterAuthentication=no"}
 
+// Output holds what the other side prints until it is to be printed here. The far
+// end passes at most MaxStreamBytes on; of one that sends more only so much is
+// kept, and ssh is stopped. It is not safe for concurrent use.
+type Output struct {
+	Bytes []byte
+	Over  bool // more came
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	kept := min(len(p), MaxStreamBytes-len(o.Bytes))
+	o.Bytes = append(o.Bytes, p[:kept]...)
+	if kept < len(p) {
+		o.Over = true
+		return kept, io.ErrShortWrite
+	}
+	return kept, nil
+}
+
 // Streams are the standard streams of a job. A nil Stdin is empty; files are
 // ssh's own, so that what the other side sends arrives as it is.
 type Streams struct {

@@ -416,6 +416,22 @@ func TestClientStreams(t *testing.T) {
 	}
 }
 
+// TestOutput: what is held of the other side is bounded, and ssh does not go on.
+func TestOutput(t *testing.T) {
+	for n, over := range map[int]bool{0: false, MaxStreamBytes: false, MaxStreamBytes + 1: true} {
+		var out Output
+		_, err := run(t, nil, fmt.Sprintf("head -c %d /dev/zero", n), Streams{Stdout: &out}, "fm-x")
+		if err != nil || len(out.Bytes) != min(n, MaxStreamBytes) || out.Over != over {
+			t.Errorf("%d bytes: %d are held, over is %v, %v", n, len(out.Bytes), out.Over, err)
+		}
+	}
+	var out Output
+	status, err := run(t, nil, "cat /dev/zero", Streams{Stdout: &out}, "fm-x")
+	if err != nil || status == 0 || !out.Over {
+		t.Errorf("without end: status %d, over is %v, %v", status, out.Over, err)
+	}
+}
+
 func TestClientStatuses(t *testing.T) {
 	for script, want := range map[string]int{"exit 0": 0, "exit 64": 64, "exit 255": 255, "kill -9 $$": 255, "kill -15 $$": 255} {
 		status, err := run(t, nil, script, Streams{}, "fm-x")
