@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -26,6 +27,8 @@ A route is the id of a remote line in the home's data/secondmates.md, or the hos
 alias that exactly one of them uses. The command is one of this root's bin/. What
 it prints and its exit status come back unchanged.
 
+fm-on completion bash (zsh, fish) prints a completion script.
+
 Other statuses: 64 wrong arguments, nothing was run; 70 an internal failure; 124
 the job's 360 seconds are up; 255 the transport failed or completion is unknown:
 nothing is tried again.`,
@@ -37,12 +40,20 @@ nothing is tried again.`,
 			return end(cmd, status, err)
 		},
 	}
+	cmd.CompletionOptions.DisableDefaultCmd = !asksForCompletion(os.Args[1:])
 	cmd.Flags().BoolVar(&stdin, "stdin", false, "pass standard input on, at most 1048576 bytes (else it is empty)")
 	cmd.Flags().SetInterspersed(false) // what follows the route is the command's
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return end(cmd, remote.StatusUsage, fault.New(fault.Usage, "%v; see fm-on --help", err))
 	})
 	return cmd
+}
+
+// asksForCompletion reports whether the arguments ask for a completion script. Any
+// others that begin with that word are about a route of that name: no command of
+// ours is called as a shell.
+func asksForCompletion(args []string) bool {
+	return len(args) == 2 && args[0] == "completion" && slices.Contains([]string{"bash", "zsh", "fish", "powershell"}, args[1])
 }
 
 // end says what is wrong, unless a signal to this process is, and makes the
