@@ -107,7 +107,7 @@ func (h *Host) installed(record binding.Record) (*binding.Installed, error) {
 	versions, err := h.Home.Open(home.Packages, record.ExtensionID, record.ExtensionVersion)
 	if errors.Is(err, fs.ErrNotExist) {
 		gone := fault.New(fault.PackageMissing, "the installed package %s is gone", fault.Path(record.PackageRoot))
-		return nil, &damage{gone, record.ExtensionID}
+		return nil, &damage{gone, repairing(record)}
 	}
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (h *Host) installed(record binding.Record) (*binding.Installed, error) {
 	defer versions.Close()
 	pkg, err := binding.Verify(versions, record)
 	if err != nil && h.keeps(record) && !couldNotLook(err) {
-		return nil, &damage{err, record.ExtensionID}
+		return nil, &damage{err, repairing(record)}
 	}
 	return pkg, err
 }
@@ -136,18 +136,32 @@ func couldNotLook(err error) bool {
 // installing it again mends it.
 type damage struct {
 	error
-	extensionID string
+	wayOut string
 }
 
 func (d *damage) Unwrap() error { return d.error }
 
-func (d *damage) Error() string {
-	return fmt.Sprintf("%v; to reinstall it: fm-extension repair %s", d.error, d.extensionID)
+func (d *damage) Error() string { return fmt.Sprintf("%v; %s", d.error, d.wayOut) }
+
+// repairing is the way out as long as the binding is enabled.
+func repairing(record binding.Record) string {
+	return "to reinstall it: fm-extension repair " + record.ExtensionID
 }
 
 func isDamage(err error) bool {
 	_, ok := errors.AsType[*damage](err)
 	return ok
+}
+
+// isGone reports whether the damage is that nothing is installed at all.
+func isGone(err error) bool { return isDamage(err) && fault.Is(err, fault.PackageMissing) }
+
+// otherwise gives damage another way out.
+func otherwise(err error, format string, args ...any) error {
+	if d, ok := errors.AsType[*damage](err); ok {
+		return &damage{d.error, fmt.Sprintf(format, args...)}
+	}
+	return err
 }
 
 // begin verifies a binding's package and reserves an operation on it. The

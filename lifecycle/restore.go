@@ -60,7 +60,8 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	}
 	pkg, err := t.installed(record)
 	if err != nil {
-		return nil, err
+		return nil, otherwise(err, "to install it again, bind its source %s; adapters and consents are in %s",
+			fault.Path(record.SourcePath), fault.Path(filepath.Join(retained.Path(), digest.Hex()+".json")))
 	}
 	defer pkg.Close()
 	if err := t.handshake(ctx, pkg); err != nil {
@@ -193,7 +194,7 @@ func (h *Host) Repair(ctx context.Context, id, root string) (*Bound, error) {
 		return nil, err
 	}
 	if err != nil {
-		if pkg, err = t.reinstall(record, root); err != nil {
+		if pkg, err = t.repair(record, root); err != nil {
 			return nil, err
 		}
 	}
@@ -204,12 +205,18 @@ func (h *Host) Repair(ctx context.Context, id, root string) (*Bound, error) {
 	return t.bound(record), nil
 }
 
-func (t *transaction) reinstall(record binding.Record, root string) (*binding.Installed, error) {
+func (t *transaction) repair(record binding.Record, root string) (*binding.Installed, error) {
 	dir, err := t.openRepairSource(record, root)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
+	return t.reinstall(record, dir)
+}
+
+// reinstall installs the binding's package from a directory that is to hold it.
+// What is damaged is moved aside.
+func (t *transaction) reinstall(record binding.Record, dir *dirfd.Dir) (*binding.Installed, error) {
 	s, err := readSource(dir)
 	if err != nil {
 		return nil, err

@@ -135,10 +135,11 @@ func (t *Transaction) Retired(id string, digest wire.Digest) (Answer, error) {
 }
 
 // CheckEnabling does for a retained binding what a bind does before it publishes
-// one: conflicts, the installed package, a handshake.
+// one: conflicts, the installed package, a handshake. A package that is gone is
+// installed again from the directory from; a crash leaves it, which is inert.
 //
 // Errors: those of RestoreBinding.
-func (t *Transaction) CheckEnabling(ctx context.Context, record binding.Record) error {
+func (t *Transaction) CheckEnabling(ctx context.Context, record binding.Record, from *dirfd.Dir) error {
 	reg, err := t.t.registry()
 	if err != nil {
 		return err
@@ -147,8 +148,11 @@ func (t *Transaction) CheckEnabling(ctx context.Context, record binding.Record) 
 		return err
 	}
 	pkg, err := t.t.installed(record)
+	if isGone(err) {
+		pkg, err = t.t.reinstall(record, from)
+	}
 	if err != nil {
-		return err
+		return otherwise(err, "move it aside, and the same command installs what was transferred again")
 	}
 	defer pkg.Close()
 	return t.t.handshake(ctx, pkg)

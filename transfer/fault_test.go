@@ -108,6 +108,11 @@ var interruptible = []struct {
 		args[0] = "restore"
 		return args
 	}},
+	{name: "restore without its package", killOnly: true, prepare: func(t *testing.T, r *rig, envelope string) []string {
+		args := toRestore(t, r, envelope)
+		must(t, hometest.Remove(filepath.Join(r.home, "data/extensions/packages")))
+		return args
+	}},
 	{name: "retire elsewhere", prepare: toRetire, config: true},
 	{name: "restore elsewhere", prepare: toRestore, config: true},
 }

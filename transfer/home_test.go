@@ -586,6 +586,35 @@ func TestRetireDamagedInstallation(t *testing.T) {
 	must(t, err)
 }
 
+// TestRestoreDamagedInstallation: a package that is gone is installed again from
+// what was transferred. One that is damaged is not passed over in silence.
+func TestRestoreDamagedInstallation(t *testing.T) {
+	for name, lose := range map[string]func(root string) error{
+		"gone":           hometest.Remove,
+		"all of it gone": func(root string) error { return hometest.Remove(filepath.Dir(filepath.Dir(root))) },
+		"damaged": func(root string) error {
+			return os.Chmod(root+"/"+hometest.Entrypoint, 0o755)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, got := received(t)
+			_, err := r.retire(got.TransferDigest, got.Digest)
+			must(t, err)
+			must(t, lose(got.PackageRoot))
+			if name == "damaged" {
+				r.refused(fault.ModeUnsafe, func() error { return second(r.restore(got.TransferDigest, got.Digest)) })
+				if _, err = r.restore(got.TransferDigest, got.Digest); !strings.HasSuffix(err.Error(), "; move it aside, and the same command installs what was transferred again") {
+					t.Errorf("no way out: %v", err)
+				}
+				must(t, os.Rename(got.PackageRoot, filepath.Dir(got.PackageRoot)+"/.aside"))
+			}
+			_, err = r.restore(got.TransferDigest, got.Digest)
+			must(t, err)
+			r.verifies()
+		})
+	}
+}
+
 func TestRestoreConflict(t *testing.T) {
 	r, got := received(t)
 	_, err := r.retire(got.TransferDigest, got.Digest)

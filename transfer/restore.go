@@ -18,7 +18,8 @@ import (
 // restore-transfer): Retire the other way. The steps, under the lifecycle lock:
 //
 //  1. the retained unit, its binding, both digests   leftovers are cleared
-//  2. conflicts, installed package, handshake        nothing is written
+//  2. conflicts, installed package, handshake        a package that was gone is
+//     installed again
 //  3. move the unit to staging                       staged, with its binding
 //  4. move the binding out of it                     enabled
 //
@@ -71,7 +72,7 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 		return nil, err
 	}
 	defer u.close()
-	if err := t.CheckEnabling(ctx, *u.binding); err != nil {
+	if err := t.CheckEnabling(ctx, *u.binding, u.pkg); err != nil {
 		return nil, err
 	}
 	if err := u.restage(h); err != nil {
