@@ -41,12 +41,12 @@ func Read(r io.Reader) (*Envelope, error) {
 // is not the package's own; those of the package's manifest and entrypoint, as
 // for Pack.
 func Decode(data []byte) (*Envelope, error) {
-	if len(data) <= MaxEnvelopeBytes && commas(data) > maxCommas {
-		return nil, tooMany(envelopeDoc.Name)
-	}
 	v, err := envelopeDoc.Decode(data)
 	if err != nil {
 		return nil, err
+	}
+	if commas(data) > maxCommas {
+		return nil, tooMany(envelopeDoc.Name)
 	}
 	said, payloads := parse(v)
 	if v.Err() != nil {
@@ -67,7 +67,7 @@ func Decode(data []byte) (*Envelope, error) {
 		return nil, err
 	}
 	// There is one document that says all this.
-	if !bytes.Equal(e.document(payloads), bytes.TrimSuffix(data, []byte("\n"))) {
+	if !e.isDocument(bytes.TrimSuffix(data, []byte("\n")), payloads) {
 		return nil, fault.New(fault.JSONInvalid, "%s: not in its canonical form (RFC 8785)", envelopeDoc.Name)
 	}
 	return e, nil
@@ -78,8 +78,7 @@ func Decode(data []byte) (*Envelope, error) {
 // its limits has fewer than two thousand.
 const maxCommas = 16_384
 
-// commas counts the commas outside strings. What is no JSON is left for the
-// strict reader to refuse.
+// commas counts the commas of a JSON document outside strings.
 func commas(data []byte) int {
 	n := 0
 	for {

@@ -579,12 +579,21 @@ func TestOversizedByFarInEntries(t *testing.T) {
 	}
 	_, err := Decode(d)
 	wantCode(t, err, fault.PackageOversized)
-	for _, bomb := range []string{
-		"[" + strings.TrimSuffix(strings.Repeat("0,", 449_000), ",") + "]",
-		`{"schema":[` + strings.TrimSuffix(strings.Repeat("{},", 290_000), ",") + "]}",
+	zeros := strings.Repeat("0,", 440_000) + "0"
+	for bomb, code := range map[string]fault.Code{
+		`{"schema":[` + strings.Repeat("{},", 290_000) + "{}]}": fault.PackageOversized,
+		"[" + zeros + "]": fault.SchemaInvalid, // no object
+		// What is no JSON is that first, however much of it there is.
+		"[" + zeros:                      fault.JSONInvalid,
+		`{"a":[` + zeros + `]}{}`:        fault.JSONInvalid,
+		`{"a":[` + zeros + ",]}":         fault.JSONInvalid,
+		strings.Repeat(",", 500_000):     fault.JSONInvalid,
+		`{"a":0,"a":[` + zeros + "]}":    fault.JSONInvalid,
+		strings.Repeat(`",`, 440_000):    fault.JSONInvalid,
+		`{"a":[` + zeros + "\xff" + `]}`: fault.JSONInvalid,
 	} {
 		_, err = Decode([]byte(bomb))
-		wantCode(t, err, fault.PackageOversized)
+		wantCode(t, err, code)
 	}
 }
 
