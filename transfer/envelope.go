@@ -1,7 +1,6 @@
 package transfer
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
@@ -67,13 +66,12 @@ func (e *Envelope) Digest() wire.Digest { return e.digest }
 // PackageDigest returns the tree digest of the package.
 func (e *Envelope) PackageDigest() wire.Digest { return e.pkg }
 
-// Pack makes the envelope of a package directory, without a line end. It reads
-// every file twice and insists that both times were the same.
+// Pack makes the envelope of a package directory, without a line end.
 //
 // Errors: package-oversized beyond the limits of a transfer; path-unsafe for a
 // path that no envelope can hold, and for two that another home might take for
 // the same; manifest-missing, entrypoint-missing, entrypoint-invalid and those
-// of binding.ParseManifest; those of tree.Scanned.Hash.
+// of binding.ParseManifest; those of tree.Scanned.Load.
 func Pack(s *tree.Scanned) ([]byte, error) {
 	if s.Count() > MaxEntries {
 		return nil, tooMany("the package")
@@ -81,7 +79,7 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 	if s.Bytes() > MaxBytes {
 		return nil, tooLarge("the package")
 	}
-	entries, pkg, err := readEntries(s)
+	entries, err := readEntries(s)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +94,6 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.pkg != pkg {
-		return nil, fault.New(fault.IntegrityMismatch, "the package changed while it was read; try again when nothing writes to it")
-	}
 	data := e.encode()
 	if len(data) > MaxEnvelopeBytes {
 		return nil, fault.New(fault.PackageOversized, "the package comes to more than %d bytes in transfer; shorten its paths", MaxEnvelopeBytes)
@@ -107,24 +102,23 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 }
 
 // readEntries reads a package whose size was checked.
-func readEntries(s *tree.Scanned) ([]entry, wire.Digest, error) {
-	read, err := s.Hash()
+func readEntries(s *tree.Scanned) ([]entry, error) {
+	read, err := s.Load()
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	var entries []entry
 	for e := range read.Entries() {
-		read := entry{Entry: e}
+		var content []byte
 		if !e.Dir {
-			if read.content, err = s.ReadFile(e.Path, MaxFileBytes); err != nil {
-				return nil, "", err
+			if content, err = s.ReadFile(e.Path, MaxBytes); err != nil {
+				return nil, err
 			}
-			read.Size, read.Digest = int64(len(read.content)), wire.DigestOf(read.content)
 		}
-		entries = append(entries, read)
+		entries = append(entries, entry{e, content})
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.Path, b.Path) })
-	return entries, read.Digest(), nil
+	return entries, nil
 }
 
 // newEnvelope makes an envelope of entries that have their content, keep the
@@ -261,39 +255,59 @@ type (
 	}
 )
 
-// encode returns the canonical document.
-func (e *Envelope) encode() []byte {
-	payloads := make([]*string, len(e.entries))
-	for i, entry := range e.entries {
-		if !entry.Dir {
-			text := base64.StdEncoding.EncodeToString(entry.content)
-			payloads[i] = &text
-		}
-	}
-	return e.document(payloads)
+// The canonical document is its head, a payload for each entry with commas
+// between, and its tail: the members stand in their order, and base64 needs no
+// escapes. It is put together here because a general encoder would go through
+// the payloads four times.
+
+func (e *Envelope) head() []byte {
+	return fmt.Appendf(nil, `{"manifest":%s,"manifest_sha256":"%s","payloads":[`, e.canonical, e.digest)
 }
 
-// document returns the canonical document with these payloads in base64, which
-// needs no escapes. It is put together here, because the members stand in their
-// order: a general encoder would go through the payloads four times.
-func (e *Envelope) document(payloads []*string) []byte {
-	var b bytes.Buffer
-	b.Grow(len(e.canonical) + MaxBytes/3*4 + 1024)
-	fmt.Fprintf(&b, `{"manifest":%s,"manifest_sha256":"%s","payloads":[`, e.canonical, e.digest)
-	for i, payload := range payloads {
+const tail = `],"schema":"` + envelopeSchema + `"}`
+
+// encode returns the canonical document.
+func (e *Envelope) encode() []byte {
+	b := append(make([]byte, 0, len(e.canonical)+MaxBytes/3*4+8*MaxEntries+512), e.head()...)
+	for i, entry := range e.entries {
 		if i > 0 {
-			b.WriteByte(',')
+			b = append(b, ',')
 		}
-		if payload == nil {
-			b.WriteString("null")
+		if entry.Dir {
+			b = append(b, "null"...)
 			continue
 		}
-		b.WriteByte('"')
-		b.WriteString(*payload)
-		b.WriteByte('"')
+		b = append(b, '"')
+		b = base64.StdEncoding.AppendEncode(b, entry.content)
+		b = append(b, '"')
 	}
-	fmt.Fprintf(&b, `],"schema":"%s"}`, envelopeSchema)
-	return b.Bytes()
+	return append(b, tail...)
+}
+
+// isDocument reports whether data is the canonical document, given that these
+// are its payloads.
+func (e *Envelope) isDocument(data []byte, payloads []*string) bool {
+	is := true
+	next := func(text string) {
+		n := min(len(data), len(text))
+		is = is && string(data[:n]) == text
+		data = data[n:]
+	}
+	next(string(e.head()))
+	for i, payload := range payloads {
+		if i > 0 {
+			next(",")
+		}
+		if payload == nil {
+			next("null")
+			continue
+		}
+		next(`"`)
+		next(*payload)
+		next(`"`)
+	}
+	next(tail)
+	return is && len(data) == 0
 }
 
 func (e *Envelope) transferManifest() manifestForm {

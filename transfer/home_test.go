@@ -435,11 +435,29 @@ func TestInterruptedRetirement(t *testing.T) {
 		_, err = r.retire(got.TransferDigest, got.Digest)
 		must(t, err)
 	})
-	t.Run("two versions claim it", func(t *testing.T) {
-		r, got := half(t)
-		must(t, os.MkdirAll(filepath.Dir(filepath.Dir(r.unit()))+"/9.9.9/"+filepath.Base(r.unit()), 0o700))
-		r.refused(fault.IntegrityMismatch, func() error { _, err := r.retire(got.TransferDigest, got.Digest); return err })
-	})
+}
+
+// TestAmbiguousTransfer: while two versions claim a transfer, neither is moved,
+// whatever of a retirement or a restoration is done already.
+func TestAmbiguousTransfer(t *testing.T) {
+	for name, prepare := range map[string]func(testing.TB) (*rig, *Received){"enabled": received, "interrupted": half} {
+		t.Run(name, func(t *testing.T) {
+			r, got := prepare(t)
+			other := filepath.Dir(filepath.Dir(r.unit())) + "/9.9.9/" + filepath.Base(r.unit())
+			must(t, os.MkdirAll(filepath.Dir(other), 0o700))
+			must(t, hometest.Restore(other, r.unit()))
+			r.refused(fault.IntegrityMismatch, func() error { return second(r.retire(got.TransferDigest, got.Digest)) })
+			if name == "interrupted" {
+				r.refused(fault.IntegrityMismatch, func() error { return second(r.restore(got.TransferDigest, got.Digest)) })
+			}
+			_, err := r.retire(got.TransferDigest, got.Digest)
+			if !strings.Contains(err.Error(), "under versions 1.0.0 and 9.9.9 of "+extension+"; move the wrong one away") {
+				t.Errorf("no way out: %v", err)
+			}
+			must(t, os.RemoveAll(other))
+			must(t, second(r.retire(got.TransferDigest, got.Digest)))
+		})
+	}
 }
 
 func second[T any](_ T, err error) error { return err }

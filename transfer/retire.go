@@ -106,6 +106,9 @@ func (r *retirement) begin(record binding.Record) (*Retired, error) {
 	if record.Digest != r.digest {
 		return nil, fault.New(fault.OwnerMismatch, "the binding of %s has the digest %s, not the given one", r.id, record.Digest)
 	}
+	if _, err := locateStaged(r.h, r.id, r.transfer); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	u, err := openUnit(r.h, home.Staging, k, k.transfer.Hex())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fault.New(fault.TransferMissing, "%s is gone; to put it back, receive the same envelope again: that is refused with transfer-exists, and this command then works", fault.Path(k.staged(r.h)))

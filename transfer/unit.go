@@ -186,37 +186,46 @@ func (u *unit) isOf(h *home.Home, record binding.Record) bool {
 }
 
 // findStaged finds the staged unit of a transfer of which only the digest is
-// known.
-//
-// Errors: one that is fs.ErrNotExist when there is none; integrity-mismatch when
-// two versions claim it; those of openUnit.
+// known. Errors: those of locateStaged and openUnit.
 func findStaged(h *home.Home, id string, transfer wire.Digest) (*unit, error) {
-	versions, err := versionsOf(h, home.Staging, id)
+	k, err := locateStaged(h, id, transfer)
 	if err != nil {
 		return nil, err
+	}
+	return openUnit(h, home.Staging, k, transfer.Hex())
+}
+
+// locateStaged finds the version under which a transfer is staged.
+//
+// Errors: one that is fs.ErrNotExist when there is none; integrity-mismatch when
+// two versions claim it; those of home.Open; io.
+func locateStaged(h *home.Home, id string, transfer wire.Digest) (identity, error) {
+	versions, err := versionsOf(h, home.Staging, id)
+	if err != nil {
+		return identity{}, err
 	}
 	var found []identity
 	for _, version := range versions {
 		k := identity{id, version, transfer}
 		dir, err := k.place(h, home.Staging)
 		if err != nil {
-			return nil, err
+			return identity{}, err
 		}
 		_, err = dir.Lstat(transfer.Hex())
 		dir.Close()
 		if err == nil {
 			found = append(found, k)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, fault.Wrap(fault.IO, err, "cannot look for the transfer in %s", fault.Path(dir.Path()))
+			return identity{}, fault.Wrap(fault.IO, err, "cannot look for the transfer in %s", fault.Path(dir.Path()))
 		}
 	}
 	switch len(found) {
 	case 0:
-		return nil, fs.ErrNotExist
+		return identity{}, fs.ErrNotExist
 	case 1:
-		return openUnit(h, home.Staging, found[0], transfer.Hex())
+		return found[0], nil
 	}
-	return nil, fault.New(fault.IntegrityMismatch, "the transfer is staged under versions %s and %s of %s; move the wrong one away", found[0].version, found[1].version, id)
+	return identity{}, fault.New(fault.IntegrityMismatch, "the transfer is staged under versions %s and %s of %s; move the wrong one away", found[0].version, found[1].version, id)
 }
 
 // versionsOf lists the versions of an extension below staging or
