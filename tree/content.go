@@ -22,7 +22,24 @@ type Modes struct {
 // Hash reads every file and returns the tree. Refusals: integrity-mismatch for
 // an entry that is not what the scan saw, path-unsafe or link-unsafe when a link
 // took its place, io.
-func (s *Scanned) Hash() (*Tree, error) { return s.read(nil, Modes{}) }
+func (s *Scanned) Hash() (*Tree, error) { return s.read(&pass{}) }
+
+// Load is Hash, and holds every file as ReadFile does: for a package that is
+// small enough for it.
+func (s *Scanned) Load() (*Tree, error) {
+	contents := make([][]byte, len(s.nodes))
+	t, err := s.read(&pass{contents: contents})
+	if err != nil {
+		return nil, err
+	}
+	s.held = make(map[int32][]byte, len(s.nodes))
+	for i := range s.nodes {
+		if !s.nodes[i].dir {
+			s.held[int32(i)] = contents[i]
+		}
+	}
+	return t, nil
+}
 
 // CopyTo is Hash, and writes what is hashed into the empty directory dst with
 // exactly the modes given, whatever the umask. A directory gets its mode when
@@ -31,12 +48,17 @@ func (s *Scanned) Hash() (*Tree, error) { return s.read(nil, Modes{}) }
 //
 // A crash, or a refusal, leaves dst with a part of the copy, for the caller to
 // remove.
-func (s *Scanned) CopyTo(dst *dirfd.Dir, modes Modes) (*Tree, error) { return s.read(dst, modes) }
+func (s *Scanned) CopyTo(dst *dirfd.Dir, modes Modes) (*Tree, error) {
+	return s.read(&pass{dst: dst, modes: modes})
+}
 
 // pass is one reading of the content of a scanned tree.
 type pass struct {
 	*Scanned
-	modes   Modes
+	dst      *dirfd.Dir // of the copy, nil for none
+	modes    Modes      // of the copy
+	contents [][]byte   // of the nodes, to be filled in; nil for no need of them
+
 	sums    []sum
 	workers int
 	work    errgroup.Group
@@ -45,11 +67,11 @@ type pass struct {
 
 type sum = [sha256.Size]byte
 
-func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
-	p := &pass{Scanned: s, modes: modes, sums: make([]sum, len(s.nodes)), workers: runtime.GOMAXPROCS(0)}
+func (s *Scanned) read(p *pass) (*Tree, error) {
+	p.Scanned, p.sums, p.workers = s, make([]sum, len(s.nodes)), runtime.GOMAXPROCS(0)
 	p.work.SetLimit(p.workers)
 
-	err := p.dir(0, &openDir{src: s.root, dst: dst})
+	err := p.dir(0, &openDir{src: s.root, dst: p.dst})
 	if err != nil {
 		p.failed.Store(true)
 	}
@@ -60,7 +82,7 @@ func (s *Scanned) read(dst *dirfd.Dir, modes Modes) (*Tree, error) {
 		return nil, err
 	}
 	began := s.began
-	if dst != nil {
+	if p.dst != nil {
 		began = 0
 	}
 	return newTree(s.nodes, p.sums, s.Bytes(), began), nil
@@ -173,7 +195,7 @@ type worker struct {
 
 var workers = sync.Pool{New: func() any { return &worker{hash: sha256.New()} }}
 
-// file hashes nodes[i] and copies what it hashes.
+// file hashes nodes[i], and copies or keeps what it hashes.
 func (p *pass) file(w *worker, here *openDir, i int32) error {
 	n := &p.nodes[i]
 	var out dirfd.File
@@ -187,9 +209,15 @@ func (p *pass) file(w *worker, here *openDir, i int32) error {
 			return ioFault(err, "cannot create %s", place{here.dst, n.name})
 		}
 	}
+	if p.contents != nil {
+		p.contents[i] = make([]byte, 0, n.info.Size)
+	}
 	w.hash.Reset()
 	err := p.content(w, here.src, i, func(b []byte) error {
 		w.hash.Write(b)
+		if p.contents != nil {
+			p.contents[i] = append(p.contents[i], b...)
+		}
 		if here.dst == nil {
 			return nil
 		}

@@ -480,8 +480,10 @@ func TestChangedBetween(t *testing.T) {
 			s, err := Scan(open(t, root), SourceRules())
 			must(t, err)
 			c.change(t, root)
-			_, err = s.Hash()
-			wantCode(t, err, c.code, root+"/"+c.path)
+			for _, read := range []func() (*Tree, error){s.Hash, s.Load} {
+				_, err = read()
+				wantCode(t, err, c.code, root+"/"+c.path)
+			}
 			if c.path == "a" || c.path == "a/b" {
 				_, err = s.ReadFile("a/b", 100)
 				wantCode(t, err, c.code, root+"/"+c.path)
@@ -565,6 +567,33 @@ func TestReadFileIsHeld(t *testing.T) {
 	}
 	if content, err := os.ReadFile(dst.Path() + "/a/b"); err != nil || string(content) != "inside" {
 		t.Errorf("copied %q, %v", content, err)
+	}
+}
+
+// TestLoad: what is loaded is what is hashed, and stays that.
+func TestLoad(t *testing.T) {
+	root := plain(t)
+	for i := range 40 { // more than one goroutine reads at once
+		write(t, fmt.Sprintf("%s/many/%02d", root, i), strings.Repeat(fmt.Sprint(i), 10_000), 0o600)
+	}
+	want := treeOf(t, root)
+	s, err := Scan(open(t, root), SourceRules())
+	must(t, err)
+	loaded, err := s.Load()
+	must(t, err)
+	if loaded.Digest() != want.Digest() {
+		t.Error("the digest is another one")
+	}
+	must(t, os.RemoveAll(root))
+	for e := range loaded.Entries() {
+		if e.Dir {
+			continue
+		}
+		content, err := s.ReadFile(e.Path, e.Size)
+		must(t, err)
+		if wire.DigestOf(content) != e.Digest {
+			t.Errorf("%s holds something else", e.Path)
+		}
 	}
 }
 
