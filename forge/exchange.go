@@ -200,6 +200,9 @@ func (x *exchange) receive(in incoming) {
 		if x.progress != nil {
 			x.progress(in.frame.Message.(Progress))
 		}
+		if x.exited { // the frames behind this one have waited for the callback, not it for them
+			x.grant()
+		}
 	}
 }
 
@@ -207,9 +210,14 @@ func (x *exchange) receive(in incoming) {
 func (x *exchange) close() {
 	x.phase = closing
 	x.closeStdin()
+	x.grant()
+	x.endIfGone()
+}
+
+// grant starts ClosingTime, from now.
+func (x *exchange) grant() {
 	x.late = false
 	x.timer.Reset(ClosingTime)
-	x.endIfGone()
 }
 
 // endOfOutput is the end of stdout. When a frame was still due, the exchange
@@ -224,12 +232,13 @@ func (x *exchange) endOfOutput() {
 	x.endIfGone()
 }
 
-// exit is the end of the plugin's process. Its last frames may still be in the
-// pipe, and some other process may hold the pipe open for ever.
+// exit is the end of the plugin's process. Up to MaxProgressFrames of its frames
+// may still be in the pipe, and some other process may hold the pipe open for
+// ever: so output has ClosingTime to come, counted again from each frame.
 func (x *exchange) exit() {
 	x.exited = true
 	if x.phase == initializing || x.phase == executing {
-		x.timer.Reset(ClosingTime)
+		x.grant()
 	}
 	x.endIfGone()
 }

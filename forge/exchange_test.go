@@ -26,6 +26,8 @@ type world struct {
 	options Options
 	plugin  func(*fakeProcess) int // returns its exit status
 
+	deep   bool   // stdout takes what nobody has read yet, as a pipe of the kernel does
+	held   bool   // stdout stays open after the plugin's exit, until the host stops the plugin
 	onStop func() // called when the host stops the plugin
 	chunk  int    // bytes that a read of the host or the plugin gets at most; 0 for any
 	onIO   func() // called before each read and write of the host
@@ -64,13 +66,19 @@ func (w *world) start() peer {
 	go func() {
 		status = w.plugin(&fakeProcess{w.slow(inRead, nil), outWrite, errWrite, killed})
 		inRead.Close()
-		outWrite.Close()
+		if !w.held {
+			outWrite.Close()
+		}
 		errWrite.Close()
 		close(exited)
 	}()
+	var stdout io.Reader = outRead
+	if w.deep {
+		stdout = deepen(outRead)
+	}
 	return peer{
 		stdin:  hookedWriter{inWrite, w.onIO},
-		stdout: w.slow(outRead, w.onIO),
+		stdout: w.slow(stdout, w.onIO),
 		stderr: errRead,
 		exited: exited,
 		stop: func() process.Ending {
@@ -94,6 +102,40 @@ func (w *world) start() peer {
 			return ending
 		},
 	}
+}
+
+// deepen reads ahead of its reader, up to a thousand writes.
+func deepen(source io.Reader) io.Reader {
+	chunks := make(chan []byte, 1000)
+	go func() {
+		defer close(chunks)
+		for {
+			chunk := make([]byte, 4096)
+			n, err := source.Read(chunk)
+			if err != nil {
+				return
+			}
+			chunks <- chunk[:n]
+		}
+	}()
+	return &deepPipe{chunks, nil}
+}
+
+type deepPipe struct {
+	chunks <-chan []byte
+	rest   []byte // of the last one
+}
+
+func (d *deepPipe) Read(p []byte) (int, error) {
+	if len(d.rest) == 0 {
+		var ok bool
+		if d.rest, ok = <-d.chunks; !ok {
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, d.rest)
+	d.rest = d.rest[n:]
+	return n, nil
 }
 
 func (w *world) slow(r io.Reader, hook func()) io.Reader { return slowReader{r, w.chunk, hook} }
@@ -288,6 +330,50 @@ func TestClosingTimeIsGranted(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A plugin that has said everything and exited is not late because its host is
+// slow to take it; and a host that waits for a pipe that is held open does so
+// from the last frame on.
+func TestSlowProgressCallback(t *testing.T) {
+	const slow, frames = 100 * time.Millisecond, MaxProgressFrames
+	var lines strings.Builder
+	for n := range frames {
+		lines.WriteString(progressLine(n + 1))
+	}
+	for _, c := range []struct {
+		name string
+		last string // after the progress
+		held bool
+		want Outcome
+		rule Rule
+		took time.Duration
+	}{
+		{"a result", resultLine, false, OutcomeResult, "", frames * slow},
+		{"a result, and stdout is held", resultLine, true, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+		{"a failure", failureLine, false, OutcomeFailure, "", frames * slow},
+		{"no terminal frame", "", false, OutcomeProtocol, RuleTerminal, frames * slow},
+		{"no terminal frame, and stdout is held", "", true, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				got := 0
+				w := world{
+					ctx: t.Context(), request: hello, plugin: quit(0, initializedLine, lines.String()+c.last), deep: true, held: c.held,
+					options: Options{Progress: func(Progress) { got++; time.Sleep(slow) }},
+				}
+				began := time.Now()
+				_, err := w.run()
+				v, _ := errors.AsType[*Violation](err)
+				if outcome(err) != c.want || c.rule != "" && (v == nil || v.Rule != c.rule) {
+					t.Errorf("got %v (%v), want %v by rule %q", err, outcome(err), c.want, c.rule)
+				}
+				if took := time.Since(began); took != c.took || got != frames {
+					t.Errorf("%d frames in %v, want %v", got, took, c.took)
+				}
+			})
+		})
+	}
 }
 
 func TestFailure(t *testing.T) {
