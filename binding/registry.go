@@ -113,15 +113,11 @@ func (r *Registry) ByAdapter(name string) (Record, error) {
 		fault.Path(name))
 }
 
-// CheckRoom reports whether b can join the registry. Codes: binding-exists for
-// its id, adapter-conflict for one of its adapters, registry-oversized when the
-// registry is full.
-func (r *Registry) CheckRoom(b *Binding) error {
-	if old, err := r.ByID(b.ExtensionID); err == nil {
-		return fault.New(fault.BindingExists, "extension %s is bound already; retire it first: fm-extension retire-binding %s --if-binding-digest %s",
-			b.ExtensionID, b.ExtensionID, old.Digest)
-	}
-	for _, adapter := range b.AdapterNames {
+// CheckRoom reports whether a binding of an extension that is not bound can join
+// the registry with these adapters. Codes: adapter-conflict for one of them,
+// registry-oversized when the registry is full.
+func (r *Registry) CheckRoom(adapters []string) error {
+	for _, adapter := range adapters {
 		if owner, taken := r.owners[adapter]; taken {
 			return fault.New(fault.AdapterConflict, "the adapter %s is enabled by extension %s already; retire that binding first, or leave the adapter out",
 				adapter, owner)

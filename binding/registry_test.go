@@ -128,7 +128,7 @@ func TestZeroRegistry(t *testing.T) {
 	if _, err := r.ByAdapter("a"); !fault.Is(err, fault.AdapterUnbound) {
 		t.Error(err)
 	}
-	if err := r.CheckRoom(sampleBinding()); err != nil {
+	if err := r.CheckRoom([]string{"a"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -143,13 +143,9 @@ func TestCheckRoomWhenFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for b, code := range map[*binding.Binding]fault.Code{
-		bound("x0", "new"):  fault.BindingExists,
-		bound("new", "x1"):  fault.AdapterConflict,
-		bound("new", "new"): fault.RegistryOversized,
-	} {
-		if err := r.CheckRoom(b); !fault.Is(err, code) {
-			t.Errorf("%s with %s: %v, want code %s", b.ExtensionID, b.AdapterNames, err, code)
+	for adapter, code := range map[string]fault.Code{"x1": fault.AdapterConflict, "new": fault.RegistryOversized} {
+		if err := r.CheckRoom([]string{adapter}); !fault.Is(err, code) {
+			t.Errorf("%s: %v, want code %s", adapter, err, code)
 		}
 	}
 }
@@ -169,15 +165,16 @@ func TestRegistryModel(t *testing.T) {
 				name, data := binding.FileName(b.ExtensionID), encoded(t, b)
 				want := fault.Code("")
 				if dir[name] != nil {
-					want = fault.BindingExists
-				} else if slices.ContainsFunc(b.AdapterNames, func(a string) bool { return owners[a] != "" }) {
+					t.Skip("bound already")
+				}
+				if slices.ContainsFunc(b.AdapterNames, func(a string) bool { return owners[a] != "" }) {
 					want = fault.AdapterConflict
 				}
 				r, err := dir.read()
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = r.CheckRoom(b)
+				err = r.CheckRoom(b.AdapterNames)
 				if want != "" {
 					if !fault.Is(err, want) {
 						t.Fatalf("got %v, want code %s", err, want)

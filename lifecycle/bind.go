@@ -133,7 +133,7 @@ func (t *transaction) bind(ctx context.Context, s *source, sourcePath string, te
 	}
 	if published != "" && published != record.Digest {
 		pkg.Close()
-		return nil, reg.CheckRoom(record.Binding)
+		return nil, t.refuseBound(reg, record.ExtensionID)
 	}
 	installed, err := binding.Adopt(record, pkg)
 	if err != nil {
@@ -160,7 +160,10 @@ func (t *transaction) checkConflicts(reg *binding.Registry, id string, adapters 
 	if record, err := reg.ByID(id); err == nil && t.wasLeft(change{bindCommand, id, record.Digest}) {
 		return record.Digest, nil
 	}
-	if err := reg.CheckRoom(&binding.Binding{ExtensionID: id, Terms: binding.Terms{AdapterNames: adapters}}); err != nil {
+	if err := t.refuseBound(reg, id); err != nil {
+		return "", err
+	}
+	if err := reg.CheckRoom(adapters); err != nil {
 		return "", err
 	}
 	for _, name := range adapters {

@@ -77,7 +77,7 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 		return nil, fault.New(fault.OwnerMismatch, "the binding of %s has the digest %s, not the given one; see fm-extension inspect %[1]s", id, record.Digest)
 	}
 	if h.isTransferred(record) {
-		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: fm-extension retire-transfer %[1]s --if-transfer-digest %s --if-binding-digest %s", id, h.transferDigest(record), record.Digest)
+		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: %s", id, h.retirement(record))
 	}
 	if err := t.checkPackage(record, damaged); err != nil {
 		return nil, err
@@ -93,10 +93,25 @@ func (h *Host) isTransferred(record binding.Record) bool {
 	return strings.HasPrefix(record.SourcePath, h.Home.Join(home.Staging)+"/")
 }
 
-// transferDigest is the digest of the transfer that a binding's package came by:
-// its source is staging/<id>/<version>/<transfer-hex>/package.
-func (h *Host) transferDigest(record binding.Record) string {
-	return "sha256:" + filepath.Base(filepath.Dir(record.SourcePath))
+// retirement is the command that retires a binding. One whose package came by a
+// transfer goes with it: its source is staging/<id>/<version>/<transfer-hex>/package.
+func (h *Host) retirement(record binding.Record) string {
+	if h.isTransferred(record) {
+		return fmt.Sprintf("fm-extension retire-transfer %s --if-transfer-digest sha256:%s --if-binding-digest %s",
+			record.ExtensionID, fault.Path(filepath.Base(filepath.Dir(record.SourcePath))), record.Digest)
+	}
+	return fmt.Sprintf("fm-extension retire-binding %s --if-binding-digest %s", record.ExtensionID, record.Digest)
+}
+
+// refuseBound refuses to enable an extension while another binding of it is.
+//
+// Errors: binding-exists.
+func (h *Host) refuseBound(reg *binding.Registry, id string) error {
+	record, err := reg.ByID(id)
+	if err != nil {
+		return nil
+	}
+	return fault.New(fault.BindingExists, "extension %s is bound already; retire it first: %s", id, h.retirement(record))
 }
 
 // checkPackage validates the installed package, or insists that it is damaged.

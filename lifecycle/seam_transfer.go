@@ -76,6 +76,19 @@ func (t *Transaction) Bind(ctx context.Context, s *Source, options binding.Optio
 	return t.t.bind(ctx, s.source, s.path, terms)
 }
 
+// RefuseBound refuses to enable an extension while another binding of it is.
+//
+// Errors: binding-exists.
+func (t *Transaction) RefuseBound(reg *binding.Registry, id string) error {
+	return t.t.refuseBound(reg, id)
+}
+
+// Retirement is the command that retires a binding, and whether it is the one for
+// a transfer.
+func (t *Transaction) Retirement(record binding.Record) (command string, transferred bool) {
+	return t.t.retirement(record), t.t.isTransferred(record)
+}
+
 // WasBound, WasRetired and WasRestored report whether a killed command made this
 // change and did not say so: its repetition finishes and says it.
 func (t *Transaction) WasBound(record binding.Record) bool {

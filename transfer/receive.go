@@ -122,7 +122,7 @@ func (u *unit) takeUp(t *lifecycle.Transaction, h *home.Home, enabled *binding.R
 		return nil, exists(u.identity, "its retirement was interrupted; finish it: "+u.retirement(u.binding.Digest))
 	}
 	if enabled != nil && !t.WasBound(*enabled) {
-		return nil, exists(u.identity, "it is bound; to retire it: "+u.retirement(enabled.Digest))
+		return nil, u.bound(enabled.Digest)
 	}
 	pkg, err := u.pkg.Dup()
 	if err != nil {
@@ -153,16 +153,24 @@ func exists(k identity, why string) error {
 	return fault.New(fault.TransferExists, "the transfer %s of %s@%s is here: %s", k.transfer, k.id, k.version, why)
 }
 
+// bound refuses a transfer whose binding is enabled.
+func (k identity) bound(digest wire.Digest) error {
+	return exists(k, "it is bound; to retire it: "+k.retirement(digest))
+}
+
 // retirement is the command that retires the transfer with its binding.
 func (k identity) retirement(digest wire.Digest) string {
 	return fmt.Sprintf("fm-extension retire-transfer %s --if-transfer-digest %s --if-binding-digest %s", k.id, k.transfer, digest)
 }
 
 // setAside retains the unit of a failed bind, unless a binding is enabled that
-// came of it.
+// came of it: then the transfer is here, if on other terms.
 func setAside(t *lifecycle.Transaction, h *home.Home, k identity, cause error) error {
 	enabled, err := enabledOf(t, h, k)
 	if err == nil && enabled != nil {
+		if fault.Is(cause, fault.BindingExists) {
+			return k.bound(enabled.Digest)
+		}
 		return cause
 	}
 	var path string

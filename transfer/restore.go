@@ -58,7 +58,7 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 		if record.Digest == digest && record.SourcePath == k.source(h) && t.WasRestored(record) {
 			return finishRestoring(t, h, transfer, record)
 		}
-		return nil, reg.CheckRoom(record.Binding)
+		return nil, t.RefuseBound(reg, id)
 	}
 	u, err := findStaged(h, id, transfer)
 	switch {

@@ -158,16 +158,10 @@ func (r *retirement) refuseOther(record binding.Record) error {
 			return r.partial(u)
 		}
 	}
-	if !isStaged(r.h, record.SourcePath) {
-		return fault.New(fault.TransferMissing, "%s was bound from a directory of this host, not from a transfer; retire it so: fm-extension retire-binding %[1]s --if-binding-digest %s", r.id, record.Digest)
+	if command, transferred := r.t.Retirement(record); !transferred {
+		return fault.New(fault.TransferMissing, "%s was bound from a directory of this host, not from a transfer; retire it so: %s", r.id, command)
 	}
 	return fault.New(fault.OwnerMismatch, "%s was bound from another transfer, in %s", r.id, fault.Path(filepath.Dir(record.SourcePath)))
-}
-
-// isStaged reports whether a source path is below staging.
-func isStaged(h *home.Home, path string) bool {
-	rel, err := filepath.Rel(h.Join(home.Staging), path)
-	return err == nil && filepath.IsLocal(rel)
 }
 
 // partial refuses both halves at once: an enabled binding of the extension, and
