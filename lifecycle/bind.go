@@ -71,7 +71,7 @@ func (h *Host) Bind(ctx context.Context, root string, options binding.Options) (
 	if err != nil {
 		return nil, err
 	}
-	t, err := h.transact(ctx, "bind "+source.manifest.ID)
+	t, err := h.transact(ctx, bindCommand, source.manifest.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"hawser/binding"
 	"hawser/internal/fault"
 	"hawser/internal/home"
+	"hawser/internal/wire"
 	"hawser/invoke"
 )
 
@@ -35,22 +36,60 @@ func (h *Host) lockTimeout() time.Duration {
 
 // checkPlaces opens every directory of the home that exists and depends on
 // nothing but the layout, so that what is unsafe is refused before a write.
+//
+// Errors: those of home.Open.
 func (h *Host) checkPlaces() error {
 	for _, place := range []string{home.Bindings, home.Packages, home.Staging, home.RetiredBindings, home.RetiredStaging,
 		home.ExtensionState, home.Invocations, home.Procevent, home.Inbox} {
-		dir, err := h.Home.Open(place)
-		switch {
-		case err == nil:
-			dir.Close()
-		case !errors.Is(err, fs.ErrNotExist):
+		if _, err := h.has(place); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// has reports whether a place of the home is there, so that a command that finds
-// nothing to do creates nothing for its lock.
+// checkExtension is checkPlaces for the directories of one extension. What is
+// unsafe there is in nobody else's way.
+func (h *Host) checkExtension(id string) error {
+	for _, place := range []string{home.RetiredBindings, home.ExtensionState} {
+		if _, err := h.has(place, id); err != nil {
+			return err
+		}
+	}
+	for _, place := range []string{home.Packages, home.Staging, home.RetiredStaging} {
+		if err := h.checkVersions(place, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *Host) checkVersions(place, id string) error {
+	dir, err := h.Home.Open(place, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Names()
+	if err != nil {
+		return fault.Wrap(fault.IO, err, "cannot list %s", fault.Path(dir.Path()))
+	}
+	for _, name := range names {
+		if wire.CheckVersion(name) != "" {
+			continue
+		}
+		if _, err := h.has(place, id, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// has reports whether a place of the home is there, safe as it has to be: a command
+// that finds nothing to do creates nothing for its lock.
 //
 // Errors: those of home.Open.
 func (h *Host) has(place string, names ...string) (bool, error) {

@@ -156,7 +156,7 @@ func TestNotesThatSayNothing(t *testing.T) {
 	}
 	living := h.Home.Join(home.Data, notePrefix+"living")
 	check(t, os.WriteFile(living, []byte(note(bindCommand, "org.example.other", digestA, os.Getpid())), 0o600))
-	check(t, h.Transact(t.Context(), "look", func(*Transaction) error { return nil }))
+	check(t, h.Transact(t.Context(), "look", "", func(*Transaction) error { return nil }))
 	if names := notes(t, h); len(names) != 1 || names[0] != living {
 		t.Errorf("the notes are %q", names)
 	}

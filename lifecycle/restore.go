@@ -30,7 +30,7 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	if ok, err := h.has(home.RetiredBindings, id); err == nil && !ok {
 		return nil, notRetained(id, digest)
 	}
-	t, err := h.transact(ctx, restoreCommand+" "+id)
+	t, err := h.transact(ctx, restoreCommand, id)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (h *Host) Repair(ctx context.Context, id, root string) (*Bound, error) {
 	if _, err := h.Find(id); err != nil {
 		return nil, err
 	}
-	t, err := h.transact(ctx, "repair "+id)
+	t, err := h.transact(ctx, "repair", id)
 	if err != nil {
 		return nil, err
 	}

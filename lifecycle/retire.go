@@ -56,7 +56,7 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 		_, err := h.Find(id)
 		return nil, err // an absent registry is inert
 	}
-	t, err := h.transact(ctx, retireCommand+" "+id)
+	t, err := h.transact(ctx, retireCommand, id)
 	if err != nil {
 		return nil, err
 	}

@@ -16,12 +16,12 @@ import (
 // a command needs of this room, under one hold of the lifecycle lock.
 type Transaction struct{ t *transaction }
 
-// Transact runs a command under the lifecycle lock, after what crashes left of
-// this room's is cleared.
+// Transact runs a command about one extension under the lifecycle lock, after what
+// crashes left is cleared.
 //
 // Errors: lock-unavailable, those of home.Open; io; those of run.
-func (h *Host) Transact(ctx context.Context, command string, run func(*Transaction) error) error {
-	t, err := h.transact(ctx, command)
+func (h *Host) Transact(ctx context.Context, command, id string, run func(*Transaction) error) error {
+	t, err := h.transact(ctx, command, id)
 	if err != nil {
 		return err
 	}

@@ -20,10 +20,17 @@ type transaction struct {
 	made change
 }
 
-// transact takes the lock and clears what crashes left.
+// transact takes the lock for a command about one extension, whose directories are
+// checked before anything is written, and clears what crashes left. "" is none.
 //
-// Errors: those of lock; io.
-func (h *Host) transact(ctx context.Context, command string) (*transaction, error) {
+// Errors: those of lock and home.Open; io.
+func (h *Host) transact(ctx context.Context, command, id string) (*transaction, error) {
+	if id != "" {
+		if err := h.checkExtension(id); err != nil {
+			return nil, err
+		}
+		command += " " + id
+	}
 	l, err := h.lock(ctx, command)
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func (h *Host) CleanupInvocations(ctx context.Context, filter invoke.Filter) (in
 	if ok, err := h.has(home.Invocations); !ok {
 		return invoke.Settled{}, err
 	}
-	t, err := h.transact(ctx, "cleanup-invocations")
+	t, err := h.transact(ctx, "cleanup-invocations", "")
 	if err != nil {
 		return invoke.Settled{}, err
 	}

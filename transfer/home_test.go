@@ -744,31 +744,54 @@ func TestForeignHome(t *testing.T) {
 	r.verifies()
 }
 
-// TestUnsafeHome: nothing is staged into a home that is not private.
+// TestUnsafeHome: nothing at all is written into a home that is not private, down
+// to the directories of the extension that a command is about. Those of another
+// are in nobody's way.
 func TestUnsafeHome(t *testing.T) {
-	for _, place := range []string{"data", "data/extensions", "data/extensions/staging", "data/extensions/staging/" + extension, "config"} {
-		r := newRig(t, hometest.Package{})
-		must(t, os.MkdirAll(filepath.Join(r.home, place), 0o700))
-		for dir := place; dir != "."; dir = filepath.Dir(dir) {
-			must(t, os.Chmod(filepath.Join(r.home, dir), 0o700))
-		}
-		must(t, os.Chmod(filepath.Join(r.home, place), 0o777))
-		_, err := r.receive(trusting("sh"))
-		wantCode(t, err, fault.ModeUnsafe)
-		if exist(r.unit()) {
-			t.Errorf("%s: staged", place)
-		}
-
-		r = newRig(t, hometest.Package{})
-		elsewhere := hometest.Dir(t)
-		must(t, os.MkdirAll(filepath.Dir(filepath.Join(r.home, place)), 0o700))
-		must(t, os.Symlink(elsewhere, filepath.Join(r.home, place)))
-		_, err = r.receive(trusting("sh"))
-		wantCode(t, err, fault.PathUnsafe)
-		if left, _ := os.ReadDir(elsewhere); len(left) > 0 {
-			t.Errorf("%s: written through the link: %v", place, left)
-		}
+	local := hometest.Package{}.Make(t)
+	commands := map[string]func(r *rig) error{
+		"receive": func(r *rig) error { return second(r.receive(trusting("sh"))) },
+		"bind": func(r *rig) error {
+			return second(r.host.Bind(context.Background(), local, trusting("sh")))
+		},
+		"retire":  func(r *rig) error { return second(r.retire(r.envelope.Digest(), wire.DigestOf(nil))) },
+		"restore": func(r *rig) error { return second(r.restore(r.envelope.Digest(), wire.DigestOf(nil))) },
 	}
+	const data = "data/extensions/"
+	for _, place := range []string{
+		"config", "data", "data/extensions", data + "staging", data + "retired-bindings",
+		data + "staging/" + extension, data + "staging/" + extension + "/1.0.0", data + "staging/" + extension + "/2.0.0-rc.1",
+		data + "retired-staging/" + extension, data + "retired-staging/" + extension + "/1.0.0",
+		data + "packages/" + extension, data + "packages/" + extension + "/1.0.0",
+		data + "retired-bindings/" + extension, "state/extensions/" + extension,
+	} {
+		t.Run(strings.ReplaceAll(place, "/", " "), func(t *testing.T) {
+			r := newRig(t, hometest.Package{})
+			path := filepath.Join(r.home, place)
+			must(t, os.MkdirAll(filepath.Join(r.home, data), 0o700))
+			must(t, os.MkdirAll(path, 0o700))
+			must(t, os.Chmod(path, 0o777))
+			for _, do := range commands {
+				r.refused(fault.ModeUnsafe, func() error { return do(r) })
+			}
+			must(t, os.RemoveAll(path))
+			elsewhere := hometest.Dir(t)
+			must(t, os.Mkdir(elsewhere+"/extensions", 0o700)) // "data" leads to it
+			must(t, os.Symlink(elsewhere, path))
+			for _, do := range commands {
+				r.refused(fault.PathUnsafe, func() error { return do(r) })
+			}
+			if left := lines(t, elsewhere); strings.Count(left, "\n") != 2 {
+				t.Errorf("written through the link:\n%s", left)
+			}
+		})
+	}
+
+	r := newRig(t, hometest.Package{})
+	must(t, os.MkdirAll(r.home+"/data/extensions/staging/org.example.other", 0o700))
+	must(t, os.Chmod(r.home+"/data/extensions/staging/org.example.other", 0o777))
+	r.bound()
+	r.verifies()
 }
 
 // TestLeftoversAreCleared: what a crash left of staging is gone after the next

@@ -62,7 +62,7 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 	if err := options.Check(); err != nil {
 		return nil, err
 	}
-	err = h.Transact(ctx, "receive-transfer-bind "+e.ID(), func(t *lifecycle.Transaction) error {
+	err = h.Transact(ctx, "receive-transfer-bind", e.ID(), func(t *lifecycle.Transaction) error {
 		if err := clearTemporaries(h.Home); err != nil {
 			return err
 		}

@@ -34,7 +34,7 @@ func Restore(ctx context.Context, h *lifecycle.Host, id string, transfer, digest
 	if err := checkKnown(h.Home, id, transfer); err != nil {
 		return nil, err
 	}
-	err = h.Transact(ctx, "restore-transfer "+id, func(t *lifecycle.Transaction) error {
+	err = h.Transact(ctx, "restore-transfer", id, func(t *lifecycle.Transaction) error {
 		if err := clearTemporaries(h.Home); err != nil {
 			return err
 		}

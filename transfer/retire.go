@@ -49,7 +49,7 @@ func Retire(ctx context.Context, h *lifecycle.Host, id string, transfer, digest 
 	}
 	r := &retirement{h: h.Home, id: id, transfer: transfer, digest: digest}
 	var retired *Retired
-	err := h.Transact(ctx, "retire-transfer "+id, func(t *lifecycle.Transaction) (err error) {
+	err := h.Transact(ctx, "retire-transfer", id, func(t *lifecycle.Transaction) (err error) {
 		r.t = t
 		if err = clearTemporaries(h.Home); err == nil {
 			retired, err = r.run()
