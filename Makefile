@@ -2,11 +2,12 @@
 
 GO ?= go
 export FUZZTIME ?= 3s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 .PHONY: build test lint unit fuzz bench demo install clean
 
 build: ## the programs, into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-X hawser/internal/cli.version=$(VERSION)' -o bin/ ./cmd/...
 
 test: ## lint, unit and fuzz
 	@scripts/test.sh

@@ -30,6 +30,9 @@ const (
 	ExitUsage   = 2
 )
 
+// version is what the build is of; the Makefile sets it.
+var version = "development"
+
 // Status is an error that is an exit status and nothing else: whatever had to
 // be said has been said.
 type Status int
@@ -66,6 +69,9 @@ func (i interrupted) Error() string { return "interrupted by " + unix.SignalName
 // refusal, if any, to stderr.
 func Run(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 	prepare(root)
+	root.Version = version
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetHelpCommand(helpCommand())
 	started := false
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	err := root.ExecuteContext(ctx)
@@ -106,6 +112,24 @@ func prepare(cmd *cobra.Command) {
 	cmd.CompletionOptions.HiddenDefaultCmd = false
 	for _, sub := range cmd.Commands() {
 		prepare(sub)
+	}
+}
+
+// helpCommand is the library's, except that asking about nothing there is is a
+// mistake.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return fault.New(fault.Usage, "there is no such command; see %s --help", cmd.Root().Name())
+			}
+			about.InitDefaultHelpFlag()
+			about.InitDefaultVersionFlag()
+			return about.Help()
+		},
 	}
 }
 
