@@ -56,15 +56,22 @@ func (t *transaction) clearLeftovers() error {
 	if err := home.ClearTemporaries(t.data, notePrefix); err != nil {
 		return err
 	}
-	packages, err := t.Home.Open(home.Packages)
-	if err == nil {
-		defer packages.Close()
-		err = cas.Collect(packages)
-		if err != nil {
+	for _, place := range []string{home.Packages, home.Staging} { // which have one layout
+		if err := t.collect(place); err != nil {
 			return err
 		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
 	return invoke.ClearTemporaries(t.Home)
+}
+
+func (t *transaction) collect(place string) error {
+	dir, err := t.Home.Open(place)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return cas.Collect(dir)
 }

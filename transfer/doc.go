@@ -60,6 +60,6 @@
 //
 // All that happens is one rename from one of these to another, under the home's
 // lifecycle lock; what is temporary has a ".hawser." name beside the unit and is
-// cleared by the next command about a transfer. So no transfer is ever burnt:
+// cleared by the next command that changes a binding. So no transfer is ever burnt:
 // whatever is refused, the same command or the envelope's coming again leads on.
 package transfer

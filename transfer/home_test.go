@@ -795,13 +795,21 @@ func TestUnsafeHome(t *testing.T) {
 }
 
 // TestLeftoversAreCleared: what a crash left of staging is gone after the next
-// command about a transfer.
+// command that changes a binding, whatever it is about.
 func TestLeftoversAreCleared(t *testing.T) {
 	r, got := received(t)
-	for _, dir := range []string{filepath.Dir(r.unit()), filepath.Dir(filepath.Dir(r.unit())) + "/2.0.0"} {
-		must(t, os.MkdirAll(dir+"/.hawser.left/package", 0o700))
+	leave := func() {
+		for _, dir := range []string{filepath.Dir(r.unit()), filepath.Dir(filepath.Dir(r.unit())) + "/2.0.0"} {
+			must(t, os.MkdirAll(dir+"/.hawser.left/package", 0o700))
+		}
 	}
+	leave()
 	_, err := r.retire(got.TransferDigest, got.Digest)
 	must(t, err)
+	hometest.CheckAtRest(t, r.home)
+	leave()
+	bound, err := r.host.Bind(context.Background(), hometest.Package{ID: "org.example.other", Adapters: []string{"other"}}.Make(t), trusting("other"))
+	must(t, err)
+	bound.Told()
 	hometest.CheckAtRest(t, r.home)
 }

@@ -63,9 +63,6 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 		return nil, err
 	}
 	err = h.Transact(ctx, "receive-transfer-bind", e.ID(), func(t *lifecycle.Transaction) error {
-		if err := clearTemporaries(h.Home); err != nil {
-			return err
-		}
 		staged, err := admit(t, h.Home, e)
 		if err != nil {
 			return err

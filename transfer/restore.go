@@ -35,9 +35,6 @@ func Restore(ctx context.Context, h *lifecycle.Host, id string, transfer, digest
 		return nil, err
 	}
 	err = h.Transact(ctx, "restore-transfer", id, func(t *lifecycle.Transaction) error {
-		if err := clearTemporaries(h.Home); err != nil {
-			return err
-		}
 		bound, err := restore(ctx, t, h.Home, id, transfer, digest)
 		if err != nil {
 			return err

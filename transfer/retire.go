@@ -51,9 +51,7 @@ func Retire(ctx context.Context, h *lifecycle.Host, id string, transfer, digest 
 	var retired *Retired
 	err := h.Transact(ctx, "retire-transfer", id, func(t *lifecycle.Transaction) (err error) {
 		r.t = t
-		if err = clearTemporaries(h.Home); err == nil {
-			retired, err = r.run()
-		}
+		retired, err = r.run()
 		return err
 	})
 	return retired, err

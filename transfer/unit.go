@@ -10,7 +10,6 @@ import (
 	"syscall"
 
 	"hawser/binding"
-	"hawser/cas"
 	"hawser/internal/dirfd"
 	"hawser/internal/fault"
 	"hawser/internal/home"
@@ -297,9 +296,9 @@ func (s *staged) close() { s.pkg.Close() }
 //
 // Nothing is synced: the bind that follows syncs the file system before it
 // publishes what depends on the unit. A crash before the rename leaves a
-// temporary directory, which the next command about a transfer clears; one after
-// it a unit without a binding, which the same envelope takes up again. If a power
-// cut takes a part of it, it is not whole, and is set aside.
+// temporary directory, which the next command that changes a binding clears; one
+// after it a unit without a binding, which the same envelope takes up again. If a
+// power cut takes a part of it, it is not whole, and is set aside.
 //
 // Errors: transfer-exists when there is one by now; io.
 func stage(h *home.Home, e *Envelope) (*staged, error) {
@@ -390,18 +389,4 @@ func writeFile(dir *dirfd.Dir, name string, e entry) error {
 	}
 	_, err = file.Write(e.content)
 	return errors.Join(err, file.Close()) // some file systems report a full disk only here
-}
-
-// clearTemporaries removes what crashes left below staging, which has the layout
-// of the store: <id>/<version>/. The caller holds the lifecycle lock.
-func clearTemporaries(h *home.Home) error {
-	staging, err := h.Open(home.Staging)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer staging.Close()
-	return cas.Collect(staging)
 }
