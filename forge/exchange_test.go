@@ -26,11 +26,11 @@ type world struct {
 	options Options
 	plugin  func(*fakeProcess) int // returns its exit status
 
-	deep   bool   // stdout takes what nobody has read yet, as a pipe of the kernel does
-	held   bool   // stdout stays open after the plugin's exit, until the host stops the plugin
-	onStop func() // called when the host stops the plugin
-	chunk  int    // bytes that a read of the host or the plugin gets at most; 0 for any
-	onIO   func() // called before each read and write of the host
+	deep   bool          // stdout takes what nobody has read yet, as a pipe of the kernel does
+	held   time.Duration // stdout stays open for so long after the plugin's exit, or until the host stops it
+	onStop func()        // called when the host stops the plugin
+	chunk  int           // bytes that a read of the host or the plugin gets at most; 0 for any
+	onIO   func()        // called before each read and write of the host
 }
 
 // fakeProcess is the plugin's side of the streams.
@@ -66,11 +66,16 @@ func (w *world) start() peer {
 	go func() {
 		status = w.plugin(&fakeProcess{w.slow(inRead, nil), outWrite, errWrite, killed})
 		inRead.Close()
-		if !w.held {
+		errWrite.Close()
+		if w.held == 0 {
 			outWrite.Close()
 		}
-		errWrite.Close()
 		close(exited)
+		select {
+		case <-time.After(w.held):
+		case <-killed:
+		}
+		outWrite.Close()
 	}()
 	var stdout io.Reader = outRead
 	if w.deep {
@@ -318,18 +323,27 @@ func TestProtocolViolations(t *testing.T) {
 	}
 }
 
-// A plugin that is slow to end, but in time, is well.
+// A plugin that is slow to end, but in time, is well; and so is one whose child
+// is slow to let go of stdout.
 func TestClosingTimeIsGranted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := world{ctx: t.Context(), request: hello, plugin: func(p *fakeProcess) int {
+	const almost = ClosingTime - time.Millisecond
+	for _, w := range []world{
+		{plugin: func(p *fakeProcess) int {
 			script(0, initializedLine, resultLine)(p)
-			time.Sleep(ClosingTime - time.Millisecond)
+			time.Sleep(almost)
 			return 0
-		}}
-		if _, err := w.run(); err != nil {
-			t.Error(err)
-		}
-	})
+		}},
+		{plugin: script(0, initializedLine, resultLine), held: almost},
+		{plugin: quit(0, initializedLine, resultLine), held: almost},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w.ctx, w.request = t.Context(), hello
+			began := time.Now()
+			if _, err := w.run(); err != nil || time.Since(began) != almost {
+				t.Errorf("after %v: %v", time.Since(began), err)
+			}
+		})
+	}
 }
 
 // A plugin that has said everything and exited is not late because its host is
@@ -344,16 +358,16 @@ func TestSlowProgressCallback(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		last string // after the progress
-		held bool
+		held time.Duration
 		want Outcome
 		rule Rule
 		took time.Duration
 	}{
-		{"a result", resultLine, false, OutcomeResult, "", frames * slow},
-		{"a result, and stdout is held", resultLine, true, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
-		{"a failure", failureLine, false, OutcomeFailure, "", frames * slow},
-		{"no terminal frame", "", false, OutcomeProtocol, RuleTerminal, frames * slow},
-		{"no terminal frame, and stdout is held", "", true, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+		{"a result", resultLine, 0, OutcomeResult, "", frames * slow},
+		{"a result, and stdout is held", resultLine, time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+		{"a failure", failureLine, 0, OutcomeFailure, "", frames * slow},
+		{"no terminal frame", "", 0, OutcomeProtocol, RuleTerminal, frames * slow},
+		{"no terminal frame, and stdout is held", "", time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

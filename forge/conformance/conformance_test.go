@@ -468,7 +468,8 @@ var misbehaviours = map[string]misbehaviour{
 	"exit 1":            {rule: forge.RuleExit, after: func(io.Writer) int { return 1 }},
 	"dies":              {rule: forge.RuleExit, after: kill, process: true},
 	"ends late":         {rule: forge.RuleExit, after: func(io.Writer) int { time.Sleep(time.Hour); return 0 }, process: true},
-	"holds stdout":      {rule: forge.RuleExit, after: holdStdout, process: true},
+	"holds stdout":      {rule: forge.RuleExit, after: holdStdout(``), process: true},
+	"holds it for long": {rule: forge.RuleExit, after: holdStdout(`trap "" TERM; `), process: true},
 	"undetermined": {rule: forge.RuleCapabilities, scenario: "session/byte-by-byte", rewrite: func(number int, frame string) string {
 		if number == 1 && sessions.Add(1)%2 == 0 {
 			return strings.Replace(frame, `"progress","cancel"`, `"cancel","progress"`, 1)
@@ -556,21 +557,24 @@ func kill(io.Writer) int {
 	select {}
 }
 
-// holdStdout leaves a child behind that ignores being told to end.
-func holdStdout(io.Writer) int {
-	child := exec.Command("sh", "-c", `trap "" TERM; echo ready >&2; while :; do sleep 1; done`)
-	child.Stdout = os.Stdout
-	ready, err := child.StderrPipe()
-	if err == nil {
-		err = child.Start()
-	}
-	if err == nil {
-		_, err = io.ReadFull(ready, make([]byte, len("ready")))
-	}
-	if err != nil {
+// holdStdout leaves a child behind that would end when it is told to, unless it
+// did something first.
+func holdStdout(first string) func(io.Writer) int {
+	return func(io.Writer) int {
+		child := exec.Command("sh", "-c", first+`echo ready >&2; while :; do sleep 1; done`)
+		child.Stdout = os.Stdout
+		ready, err := child.StderrPipe()
+		if err == nil {
+			err = child.Start()
+		}
+		if err == nil {
+			_, err = io.ReadFull(ready, make([]byte, len("ready")))
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err) // and passes, which it must not
+		}
 		return 0
 	}
-	return 0
 }
 
 // firstLines reads so many lines and then waits for ever, or for the end.

@@ -52,12 +52,12 @@
 //
 // PolicyDescendants ends everything the program started. A wrapper, once more
 // this program, is the child subreaper below the host: it starts the barrier in
-// a group of its own, reports the program's end, stops what is left, and has
-// the proof when wait says that it has no child. It signals none but its own
-// children, whose numbers it alone can free by reaping; the children of those
-// become its own as they die. It stops everything when the host lets go of its
-// socket or dies. A program that keeps starting sessions faster than they can
-// be found outlives it: that is bounded and reported, not contained.
+// a group of its own, reports the program's end, stops everything when the host
+// settles the group or dies, and has the proof when wait says that it has no
+// child. It signals none but its own children, whose numbers it alone can free
+// by reaping; the children of those become its own as they die. A program that
+// keeps starting sessions faster than they can be found outlives it: that is
+// bounded and reported, not contained.
 //
 // # What the kernel is relied on for
 //

@@ -12,8 +12,9 @@ import (
 
 // The wrapper of PolicyDescendants is this program, executed again, and leads
 // the group. It is the child subreaper of everything below it, starts the
-// launch barrier in a group of its own, and stops and reaps what is left when
-// the program ends or the host lets go of it.
+// launch barrier in a group of its own, reports the program's end, and stops and
+// reaps what is left when the host lets go of it or dies: not earlier, so that
+// what the host sees of the streams is the program's doing and never ours.
 const (
 	wrapperWord = "hawser-process-wrapper" // argument zero; then as for a barrier
 	tetherFD    = 5                        // its socket, after the descriptors of a barrier
@@ -78,7 +79,7 @@ func (t *tether) listen() {
 	}
 }
 
-// letGo tells the wrapper to stop the program, if it still runs.
+// letGo tells the wrapper to stop the program, if it still runs, and whatever it left.
 func (t *tether) letGo() {
 	conn, err := t.socket.SyscallConn()
 	if err == nil {

@@ -68,15 +68,16 @@ func wrap(target []string) {
 		_, _ = w.tether.Read(make([]byte, 1))
 		close(let)
 	}()
-	for running := true; running; {
+	// The program's end is no reason to stop what it left: only the host knows
+	// whether it still wants to see who holds a stream open.
+	for held := true; held; {
 		select {
 		case <-w.children:
 			w.reap()
-			running = !w.program.reaped
 		case <-let:
-			running = false
+			held = false
 		case <-told:
-			running = false
+			held = false
 		}
 	}
 	word := notProvedGone
