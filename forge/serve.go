@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
@@ -38,8 +39,8 @@ type ProgressHandler func(context.Context, Request, ProgressFunc) (Result, error
 // ProgressFunc sends one progress frame; numbers are given in the order of the
 // calls, which may come from any goroutine. What cannot be sent is dropped:
 // everything when progress was not negotiated, after the first
-// [MaxProgressFrames], and after the handler returned. A text that is too long
-// is cut.
+// [MaxProgressFrames], after the handler returned, and after the host broke the
+// protocol. A text that is too long is cut.
 type ProgressFunc func(stage Stage, text string)
 
 // Serve is [ServeWithProgress] for a handler that reports none.
@@ -99,7 +100,11 @@ type service struct {
 
 	writing  sync.Mutex // Out, and what follows
 	progress int        // frames sent
-	closed   bool       // the handler is done: no progress any more
+
+	// closed says that no progress follows: the handler is done, or the host broke
+	// the protocol. It is looked at under writing and set without: a violation must
+	// not wait for a frame that a host does not read.
+	closed atomic.Bool
 }
 
 // initialize reads the offer.
@@ -157,13 +162,14 @@ func (s *service) operate(request Request, handle ProgressHandler) (Message, err
 	go func() {
 		defer stop()
 		if err := s.watch(stop); err != nil {
+			s.closed.Store(true)
 			violated <- err
 		}
 	}()
 	done := make(chan Message, 1)
 	go func() {
 		result, err := handle(ctx, request, s.report)
-		s.closeProgress()
+		s.closed.Store(true)
 		done <- s.terminal(ctx, request, result, err)
 	}()
 
@@ -214,7 +220,7 @@ func (s *service) watch(cancel func()) error {
 func (s *service) report(stage Stage, text string) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if s.closed || s.progress == MaxProgressFrames || !slices.Contains(s.selected, CapProgress) {
+	if s.closed.Load() || s.progress == MaxProgressFrames || !slices.Contains(s.selected, CapProgress) {
 		return
 	}
 	if err := s.encode(Progress{s.progress + 1, stage, cut(text, MaxProgressTextBytes)}); err != nil {
@@ -234,12 +240,6 @@ func cut(text string, limit int) string {
 		limit--
 	}
 	return text[:limit]
-}
-
-func (s *service) closeProgress() {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	s.closed = true
 }
 
 // terminal makes the terminal frame of what the handler returned. A result that

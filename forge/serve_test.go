@@ -128,6 +128,69 @@ func TestServeDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
+// After a violation nothing more is written, by a handler either that never looks
+// at its context: what it reports is dropped from then on.
+func TestServeDropsProgressAfterViolation(t *testing.T) {
+	for name, violation := range map[string]string{
+		"execute twice": executeLine, "cancel twice": cancelLine + cancelLine, "no frame": "\n", "half a frame, then the end": "{",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				read, write := io.Pipe()
+				defer read.Close()
+				first, release := make(chan struct{}), make(chan struct{})
+				go func() {
+					_, _ = io.WriteString(write, initializeLine+executeLine)
+					<-first
+					_, _ = io.WriteString(write, violation)
+					write.Close()
+				}()
+				var out output
+				err := ServeWithProgress(Plugin{Capabilities: []Capability{CapText, CapProgress, CapCancel}, In: read, Out: &out, Log: io.Discard},
+					func(_ context.Context, _ Request, progress ProgressFunc) (Result, error) {
+						progress(Started, "one")
+						close(first)
+						synctest.Wait() // the violation has been read
+						for range 10 {
+							progress(Working, "two")
+						}
+						<-release
+						progress(Finalizing, "three")
+						return Result{}, nil
+					})
+				close(release)
+				synctest.Wait()
+				want := initializedLine + head + `"progress","sequence":1,"stage":"started","text":"one"}` + "\n"
+				if _, ok := errors.AsType[*Violation](err); !ok || out.String() != want {
+					t.Errorf("wrote %s, %v", out.String(), err)
+				}
+			})
+		})
+	}
+}
+
+// A host that breaks the protocol and reads nothing does not keep the plugin.
+func TestServeViolationDoesNotWaitForAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		read, write := io.Pipe()
+		defer read.Close()
+		out, outWrite := io.Pipe()
+		go func() {
+			_, _ = io.WriteString(write, initializeLine)
+			_, _ = io.ReadFull(out, make([]byte, len(initializedLine)))
+			_, _ = io.WriteString(write, executeLine)
+			synctest.Wait() // the plugin is in the middle of a progress frame
+			_, _ = io.WriteString(write, executeLine)
+		}()
+		began := time.Now()
+		err := ServeWithProgress(Plugin{Capabilities: []Capability{CapText, CapProgress, CapCancel}, In: read, Out: outWrite, Log: io.Discard}, upper)
+		if _, ok := errors.AsType[*Violation](err); !ok || time.Since(began) != violationGrace {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		out.Close()
+	})
+}
+
 func TestServeCancelled(t *testing.T) {
 	for name, c := range map[string]struct {
 		lines string
