@@ -334,6 +334,12 @@ func openFault(err error, path string) error {
 		return fault.New(fault.PathUnsafe, "%s is a link, or is reached through one; give the real path", fault.Path(path))
 	case errors.Is(err, syscall.ENOTDIR):
 		return fault.New(fault.PathUnsafe, "%s is not a directory", fault.Path(path))
+	case errors.Is(err, fs.ErrPermission):
+		// Perhaps it is another's, whose mode keeps us out.
+		var info unix.Stat_t
+		if unix.Lstat(path, &info) == nil && int(info.Uid) != os.Geteuid() {
+			return fault.New(fault.OwnerMismatch, "%s belongs to uid %d, and may not be opened by you (uid %d)", fault.Path(path), info.Uid, os.Geteuid())
+		}
 	}
 	return fault.Wrap(fault.IO, err, "cannot open %s", fault.Path(path))
 }

@@ -3,10 +3,13 @@ package remote
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,6 +99,38 @@ func TestServeStatuses(t *testing.T) {
 		if got := newFar(t).do(t, script); got != want {
 			t.Errorf("%s: status %d, want %d", script, got, want)
 		}
+	}
+}
+
+// TestServeRefusesOthers: what another user keeps to himself is his, not a fault of
+// the disk.
+func TestServeRefusesOthers(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("needs a user whom modes keep out")
+	}
+	others := slices.DeleteFunc([]string{"/root", "/lost+found", "/etc/ssl/private", "/var/cache/ldconfig"}, func(path string) bool {
+		_, err := os.ReadDir(path)
+		return !errors.Is(err, fs.ErrPermission)
+	})
+	if len(others) == 0 {
+		t.Skip("needs a directory that only root may read")
+	}
+	for name, spoil := range map[string]func(f *far){
+		"home": func(f *far) { f.home = others[0] },
+		"root": func(f *far) { f.root = others[0] },
+	} {
+		f := newFar(t)
+		spoil(f)
+		status := f.serve(context.Background(), t, "fm-do")
+		if status != 64 || !strings.HasPrefix(f.err.String(), "error[owner-mismatch]: "+others[0]+" belongs to uid 0") {
+			t.Errorf("%s: status %d, %s", name, status, f.err.String())
+		}
+	}
+	// Our own is not.
+	f := newFar(t)
+	must(t, os.Chmod(f.home, 0))
+	if status := f.serve(context.Background(), t, "fm-do"); status != 70 || !strings.HasPrefix(f.err.String(), "error[io]: ") {
+		t.Errorf("our own: status %d, %s", status, f.err.String())
 	}
 }
 
