@@ -41,13 +41,18 @@ hands, and enabled by one atomic record. A refusal leaves nothing enabled.`,
 			return o.tell(cmd, bound, boundFacts(bound)...)
 		},
 	}
+	addBindFlags(cmd, &given)
+	return o.jsonFlag(cmd)
+}
+
+// addBindFlags adds the bind options.
+func addBindFlags(cmd *cobra.Command, given *binding.Options) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&given.Adapters, "adapter", nil, "an adapter of the package to enable; repeat for more")
 	flags.StringArrayVar(&given.Consents, "consent", nil, "a fact that you consent to: "+consentList()+"; repeat for more")
 	flags.Int64Var(&given.TimeoutMS, "timeout-ms", binding.DefaultTimeoutMS, "bound of one invocation in milliseconds")
 	flags.BoolVar(&given.TrustSameUserCode, "trust-same-user-code", false, "you trust this package to run as you, without a sandbox")
 	_ = cmd.RegisterFlagCompletionFunc("consent", cobra.FixedCompletions(strings.Split(consentList(), ", "), cobra.ShellCompDirectiveNoFileComp))
-	return o.jsonFlag(cmd)
 }
 
 func consentList() string {

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -86,16 +85,6 @@ func receivedFacts(r *transfer.Received) []cli.Fact {
 		cli.Fact{Name: "staged-package", Value: r.StagedPackage})
 }
 
-// addBindFlags adds the bind options.
-func addBindFlags(cmd *cobra.Command, given *binding.Options) {
-	flags := cmd.Flags()
-	flags.StringArrayVar(&given.Adapters, "adapter", nil, "an adapter of the package to enable; repeat for more")
-	flags.StringArrayVar(&given.Consents, "consent", nil, "a fact that you consent to: "+consentList()+"; repeat for more")
-	flags.Int64Var(&given.TimeoutMS, "timeout-ms", binding.DefaultTimeoutMS, "bound of one invocation in milliseconds")
-	flags.BoolVar(&given.TrustSameUserCode, "trust-same-user-code", false, "you trust this package to run as you, without a sandbox")
-	_ = cmd.RegisterFlagCompletionFunc("consent", cobra.FixedCompletions(strings.Split(consentList(), ", "), cobra.ShellCompDirectiveNoFileComp))
-}
-
 func remoteBindCommand(o *options) *cobra.Command {
 	var given binding.Options
 	cmd := &cobra.Command{
@@ -105,8 +94,9 @@ func remoteBindCommand(o *options) *cobra.Command {
 receive-transfer-bind there, over fm-on. What the other side prints and its exit
 status come back unchanged; 255 says that completion is unknown. Asking again is
 safe: what was done is then transfer-exists.`,
-		Example: "  fm-extension remote-bind harbor ~/packages/review-feed --adapter review-feed --trust-same-user-code",
-		Args:    cli.Args(2, 2, "a route and a package directory"),
+		Example:           "  fm-extension remote-bind harbor ~/packages/review-feed --adapter review-feed --trust-same-user-code",
+		Args:              cli.Args(2, 2, "a route and a package directory"),
+		ValidArgsFunction: routesAndDirectories,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := given.Check(); err != nil {
 				return err
@@ -115,7 +105,11 @@ safe: what was done is then transfer-exists.`,
 			if err != nil {
 				return err
 			}
-			return remoteBind(cmd, h, args[0], args[1], receiveArguments(given, o.json))
+			argv := receiveArguments(given, o.json)
+			if cmd.Flags().Changed("lock-timeout") { // the lock is the other home's
+				argv = append(argv, "--lock-timeout", o.lockTimeout.String())
+			}
+			return remoteBind(cmd, h, args[0], args[1], argv)
 		},
 	}
 	addBindFlags(cmd, &given)
@@ -158,6 +152,19 @@ func remoteBind(cmd *cobra.Command, h *lifecycle.Host, word, root string, argv [
 		cli.Complain(cmd.ErrOrStderr(), err)
 	}
 	return cli.Status(status)
+}
+
+// routesAndDirectories completes the arguments of remote-bind, and never complains.
+func routesAndDirectories(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 1 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	h, err := cli.Home()
+	if err != nil || len(args) > 1 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	routes, _ := remote.ReadRoutes(h)
+	return remote.IDs(routes), cobra.ShellCompDirectiveNoFileComp
 }
 
 // receiveArguments is the command of the other side.

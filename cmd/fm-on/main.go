@@ -117,9 +117,5 @@ func complete(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellC
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	routes, _ := remote.ReadRoutes(h)
-	var found []string
-	for _, r := range routes {
-		found = append(found, r.ID)
-	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+	return remote.IDs(routes), cobra.ShellCompDirectiveNoFileComp
 }

@@ -189,13 +189,14 @@ func Find(routes []Route, word string) (Route, error) {
 	case 1:
 		return onHost[0], nil
 	}
-	return Route{}, fault.New(fault.RouteAmbiguous, "the host %s has more than one home; name the one meant by its id: %s", word, ids(onHost))
+	return Route{}, fault.New(fault.RouteAmbiguous, "the host %s has more than one home; name the one meant by its id: %s", word, strings.Join(IDs(onHost), ", "))
 }
 
-func ids(routes []Route) string {
+// IDs returns the ids of routes, in their order.
+func IDs(routes []Route) []string {
 	words := make([]string, len(routes))
 	for i, r := range routes {
 		words[i] = r.ID
 	}
-	return strings.Join(words, ", ")
+	return words
 }
