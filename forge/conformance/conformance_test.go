@@ -476,6 +476,20 @@ var misbehaviours = map[string]misbehaviour{
 		}
 		return frame
 	}},
+	"silent unless all is offered": {rule: forge.RuleTerminal, scenario: "session/operation-alone", input: func(stdin io.Reader) io.Reader {
+		source := bufio.NewReader(stdin)
+		line, _ := source.ReadString('\n')
+		if !strings.Contains(line, `"text","progress","cancel"`) {
+			return strings.NewReader("")
+		}
+		return io.MultiReader(strings.NewReader(line), source)
+	}},
+	"wrong unless all is offered": {rule: forge.RuleJSON, scenario: "session/operation-alone", rewrite: func(number int, frame string) string {
+		if number == 1 && !strings.Contains(frame, `"text","progress","cancel"`) {
+			return "no options\n"
+		}
+		return frame
+	}},
 	"selects what is withheld": {rule: forge.RuleCapabilities, scenario: "session/without-progress", rewrite: on("initialized", `["text","cancel"]`, `["text","progress","cancel"]`)},
 	"answers twice": {
 		rule: forge.RuleTrailing, scenario: "session/one-operation",
@@ -740,6 +754,34 @@ func TestMutePlugin(t *testing.T) {
 	for name, v := range judge(t, s, scenarios...) {
 		if rejection := strings.HasPrefix(name, "initialize/"); v.Passed() != rejection {
 			t.Errorf("%s: %v", name, v.Finding)
+		}
+	}
+}
+
+// A plugin that fails in one offer, whatever way, is tried in the others.
+func TestOnlyAMutePluginIsToldApart(t *testing.T) {
+	p := testPlugin{operation: forge.CapText}
+	var scenarios []Scenario
+	for _, s := range Scenarios(p.operation) {
+		if s.valid || s.Name == "execute/crlf" {
+			scenarios = append(scenarios, s)
+		}
+	}
+	slices.Reverse(scenarios) // so that what fails comes first
+	for misbehaviour, want := range map[string][]string{
+		"selects what is withheld":     {"session/without-progress"},
+		"silent unless all is offered": {"session/operation-alone", "session/without-cancel", "session/without-progress"},
+		"wrong unless all is offered":  {"session/operation-alone", "session/without-cancel", "session/without-progress"},
+	} {
+		p.misbehaviour = misbehaviour
+		var failed []string
+		for name, v := range judge(t, p.suiteHere(t), scenarios...) {
+			if !v.Passed() {
+				failed = append(failed, name)
+			}
+		}
+		if slices.Sort(failed); !slices.Equal(failed, want) {
+			t.Errorf("%s: failed %v, want %v", misbehaviour, failed, want)
 		}
 	}
 }

@@ -78,6 +78,7 @@ type probe struct {
 	id     string       // of the session
 	output bytes.Buffer // all of stdout, as far as it was read
 	frames *forge.Reader
+	number int // of the line that was read last, a frame or none; 0 before the first
 
 	uninterruptible func() bool // takes the context's hand off the streams
 }
@@ -142,7 +143,13 @@ func (p *probe) end(deadline time.Time) (exit process.Exit, ended bool) {
 
 func (p *probe) read(deadline time.Time) (forge.Frame, error) {
 	_ = p.stdout.SetReadDeadline(deadline)
-	return p.frames.Next()
+	frame, err := p.frames.Next()
+	if v, ok := errors.AsType[*forge.Violation](err); ok {
+		p.number = v.Frame
+	} else if err == nil {
+		p.number++
+	}
+	return frame, err
 }
 
 // initializedLine is the first line of stdout, without the session's id, so that

@@ -34,10 +34,12 @@ type dialogue struct {
 	runner  *runner
 	tree    *worktree // nil for text
 	session *forge.Session
+	plain   bool // initialize is as hosts send it, with every option
 }
 
 // begin starts a process for a script. Its stop must be called.
 func (r *runner) begin(s script, tree *worktree) (*dialogue, error) {
+	plain := s.offer == nil && s.initialize == nil && !s.bytewise
 	if s.offer == nil {
 		s.offer = append([]forge.Capability{r.Operation}, r.Operation.Options()...)
 	}
@@ -53,7 +55,7 @@ func (r *runner) begin(s script, tree *worktree) (*dialogue, error) {
 	}
 	p := newProbe(r.ctx, plugin)
 	request := forge.Request{Operation: r.Operation, Input: s.input}
-	return &dialogue{p, s, r, tree, forge.NewSession(p.id, request, s.offer)}, nil
+	return &dialogue{p, s, r, tree, forge.NewSession(p.id, request, s.offer), plain}, nil
 }
 
 func (d *dialogue) initializeObject() object { return initializeFrame(d.id, d.offer) }
@@ -177,7 +179,7 @@ func (r *runner) converses(s script) (*Finding, error) {
 	}
 	defer d.stop()
 	if f := d.initialized(); f != nil {
-		if d.session.State() == forge.Initializing {
+		if d.plain && d.number == 0 {
 			r.setMute()
 		}
 		return f, nil

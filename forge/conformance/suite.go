@@ -118,7 +118,7 @@ type runner struct {
 	mu          sync.Mutex
 	starting    time.Duration     // the longest that a valid session took from the start to initialized
 	initialized map[string]string // the first initialized line for an offer
-	mute        bool              // the plugin did not answer a valid initialize
+	mute        bool              // the plugin answered the plainest initialize with nothing at all
 }
 
 func (r *runner) open() (err error) {
