@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -25,6 +26,9 @@ const (
 	MaxBytes         = 524_288 // of all files
 	MaxEnvelopeBytes = 900_000 // serialized
 )
+
+// maxPart is the longest name in a directory, on Linux and macOS.
+const maxPart = 255
 
 const (
 	envelopeSchema = "firstmate.extension-package-transfer.v1"
@@ -170,6 +174,9 @@ func checkPaths(entries []entry, name func(i int) string) error {
 	for i, e := range entries {
 		if must := wire.CheckEnvelopePath(e.Path); must != "" {
 			return fault.New(fault.PathUnsafe, "%s: a path in a transfer must be %s", name(i), must)
+		}
+		if part := path.Base(e.Path); len(part) > maxPart { // those before it have entries of their own
+			return fault.New(fault.PathUnsafe, "%s: a name of more than %d bytes is none that a file system takes", name(i), maxPart)
 		}
 		key := norm.NFC.String(fold.String(norm.NFD.String(e.Path)))
 		if other, taken := seen[key]; taken && e.Path == entries[other].Path {

@@ -346,24 +346,28 @@ func TestDecodeRefuses(t *testing.T) {
 			_, p := d.entry(t, "lib")
 			*p = ""
 		}},
-		"mode of a dir":      {fault.SchemaInvalid, entry("lib", func(e *draftEntry) { e.Mode = 420 })},
-		"mode 0":             {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 0 })},
-		"mode set-uid":       {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 0o4755 })},
-		"mode in octal":      {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 755 })},
-		"type link":          {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Type = "symlink" })},
-		"type fifo":          {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Type = "" })},
-		"absolute":           {fault.SchemaInvalid, rename("empty", "/empty")},
-		"traversing":         {fault.SchemaInvalid, rename("empty", "../empty")},
-		"traversing inside":  {fault.SchemaInvalid, rename("lib/a", "lib/../../a")},
-		"dot":                {fault.SchemaInvalid, rename("empty", ".")},
-		"dot part":           {fault.SchemaInvalid, rename("lib/a", "lib/./a")},
-		"empty part":         {fault.SchemaInvalid, rename("lib/a", "lib//a")},
-		"slash at the end":   {fault.SchemaInvalid, rename("empty", "empty/")},
-		"empty path":         {fault.SchemaInvalid, rename("bin", "")},
-		"backslash":          {fault.SchemaInvalid, rename("empty", `em\pty`)},
-		"control character":  {fault.SchemaInvalid, rename("empty", "em\npty")},
-		"NUL":                {fault.SchemaInvalid, rename("empty", "em\x00pty")},
-		"too long":           {fault.SchemaInvalid, rename("empty", "e"+strings.Repeat("m", 512))},
+		"mode of a dir":     {fault.SchemaInvalid, entry("lib", func(e *draftEntry) { e.Mode = 420 })},
+		"mode 0":            {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 0 })},
+		"mode set-uid":      {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 0o4755 })},
+		"mode in octal":     {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Mode = 755 })},
+		"type link":         {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Type = "symlink" })},
+		"type fifo":         {fault.SchemaInvalid, entry("lib.py", func(e *draftEntry) { e.Type = "" })},
+		"absolute":          {fault.SchemaInvalid, rename("empty", "/empty")},
+		"traversing":        {fault.SchemaInvalid, rename("empty", "../empty")},
+		"traversing inside": {fault.SchemaInvalid, rename("lib/a", "lib/../../a")},
+		"dot":               {fault.SchemaInvalid, rename("empty", ".")},
+		"dot part":          {fault.SchemaInvalid, rename("lib/a", "lib/./a")},
+		"empty part":        {fault.SchemaInvalid, rename("lib/a", "lib//a")},
+		"slash at the end":  {fault.SchemaInvalid, rename("empty", "empty/")},
+		"empty path":        {fault.SchemaInvalid, rename("bin", "")},
+		"backslash":         {fault.SchemaInvalid, rename("empty", `em\pty`)},
+		"control character": {fault.SchemaInvalid, rename("empty", "em\npty")},
+		"NUL":               {fault.SchemaInvalid, rename("empty", "em\x00pty")},
+		"too long":          {fault.SchemaInvalid, rename("empty", "e"+strings.Repeat("m", 512))},
+		"name too long":     {fault.PathUnsafe, rename("empty", "e"+strings.Repeat("m", 255))},
+		"dir name too long": {fault.PathUnsafe, func(d *draft) {
+			*d = *sample().with(files{strings.Repeat("m", 256) + "/": "", strings.Repeat("m", 256) + "/n": ""}).draft()
+		}},
 		"missing parent":     {fault.PathUnsafe, rename("lib", "lia")},
 		"parent comes later": {fault.PathUnsafe, func(d *draft) { *d = *sample().with(files{"m/n": ""}).draft() }},
 		"parent is a file":   {fault.PathUnsafe, func(d *draft) { *d = *sample().with(files{"m": "", "m/n": ""}).draft() }},
@@ -485,6 +489,13 @@ func TestDecodeChecksMembers(t *testing.T) {
 		_, err = Decode(data)
 		wantCode(t, err, fault.SchemaInvalid)
 	}
+}
+
+// TestLongestName is what file systems take.
+func TestLongestName(t *testing.T) {
+	name := strings.Repeat("m", 255)
+	_, err := Decode(sample().with(files{name + "/": "", name + "/" + name: ""}).draft().encode(t))
+	must(t, err)
 }
 
 func TestUnicodeCollisions(t *testing.T) {

@@ -511,6 +511,19 @@ func TestFailedBind(t *testing.T) {
 	r.refused(fault.TransferMissing, func() error { _, err := r.restore(got.TransferDigest, got.Digest); return err })
 }
 
+// TestLongHome: a path that no binding can hold is refused before anything is
+// written.
+func TestLongHome(t *testing.T) {
+	r := newRig(t, hometest.Package{})
+	fixed := len(r.envelope.identity().source(r.host.Home)) - len(r.home)
+	for length, code := range map[int]fault.Code{4096: fault.IO, 4097: fault.PathUnsafe} {
+		r.host = hostOf(hometest.Dir(t) + "/")
+		r.host.Home.Path += strings.Repeat("h", length-fixed-len(r.host.Home.Path))
+		_, err := r.receive(trusting("sh"))
+		wantCode(t, err, code)
+	}
+}
+
 func TestFailedHandshake(t *testing.T) {
 	r := newRig(t, hometest.Package{Script: "#!/bin/sh\nexit 1\n"})
 	_, err := r.receive(trusting("sh"))

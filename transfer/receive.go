@@ -42,7 +42,7 @@ type Received struct {
 // receive-transfer-bind; seed: Runtime independence). The steps, under the
 // lifecycle lock:
 //
-//  1. options                                          nothing is written
+//  1. options, the path that the binding will name     nothing is written
 //  2. look at the unit that stands under the identity  leftovers are cleared
 //  3. stage                                            a unit without a binding
 //  4. bind, as bind does                               enabled
@@ -57,10 +57,14 @@ type Received struct {
 // then still transfer-exists.
 //
 // Errors: transfer-exists when the transfer is bound here, or its retirement
-// was interrupted; those of lifecycle.Host.Bind.
+// was interrupted; path-unsafe for a home whose path is too long; those of lifecycle.Host.Bind.
 func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options binding.Options) (r *Received, err error) {
 	if err := options.Check(); err != nil {
 		return nil, err
+	}
+	source := e.identity().source(h.Home)
+	if must := wire.CheckBindingPath(source); must != "" {
+		return nil, fault.New(fault.PathUnsafe, "staged package %s: its path must be %s; use a home with a shorter path", fault.Path(source), must)
 	}
 	err = h.Transact(ctx, "receive-transfer-bind", e.ID(), func(t *lifecycle.Transaction) error {
 		staged, err := admit(t, h.Home, e)
@@ -72,7 +76,7 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 		if err != nil {
 			return setAside(t, h.Home, e.identity(), err)
 		}
-		r = &Received{bound, e.digest, e.identity().source(h.Home)}
+		r = &Received{bound, e.digest, source}
 		return nil
 	})
 	return r, err
