@@ -519,8 +519,9 @@ func TestLongHome(t *testing.T) {
 	for length, code := range map[int]fault.Code{4096: fault.IO, 4097: fault.PathUnsafe} {
 		r.host = hostOf(hometest.Dir(t) + "/")
 		r.host.Home.Path += strings.Repeat("h", length-fixed-len(r.host.Home.Path))
-		_, err := r.receive(trusting("sh"))
-		wantCode(t, err, code)
+		if _, err := r.receive(trusting("sh")); !fault.Is(err, code) {
+			t.Errorf("a path of %d bytes: %s", length, fault.CodeOf(err))
+		}
 	}
 }
 
