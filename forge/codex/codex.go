@@ -113,18 +113,31 @@ func run(ctx context.Context, dir, prompt string, args ...string) error {
 		return fault.Wrap(fault.ProcessFailed, err, "cannot start Codex")
 	}
 
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	go func() { // until Codex has read it, or is gone
 		_, _ = io.WriteString(codex.Stdin, prompt)
 		_ = codex.Stdin.Close()
 	}()
-	go func() { // until the pipe ends, or is closed above
-		if n, _ := io.Copy(io.Discard, io.LimitReader(output, maxOutput+1)); n > maxOutput {
-			stop(fault.New(fault.ResponseOversized, "Codex printed more than %d bytes", maxOutput))
+	printed := make(chan int64, 1)
+	go func() {
+		n := count(output)
+		if n > maxOutput {
+			stop()
 		}
+		printed <- n
 	}()
 	ending := codex.Settle(ctx)
+	// What it printed last may still be in the pipe, and a process that left the
+	// group may hold that open. Whoever has cancelled does not wait for it.
+	grace := process.OutputGrace
+	if ending.Cause != nil {
+		grace = 0
+	}
+	_ = output.SetReadDeadline(time.Now().Add(grace))
+	if <-printed > maxOutput {
+		return fault.New(fault.ResponseOversized, "Codex printed more than %d bytes", maxOutput)
+	}
 	switch {
 	case ending.Cause != nil:
 		return fault.Wrap(fault.ProcessFailed, ending.Cause, "Codex was stopped")
@@ -134,6 +147,13 @@ func run(ctx context.Context, dir, prompt string, args ...string) error {
 		return fault.New(fault.ProcessFailed, "Codex ended with %v", ending.Exit)
 	}
 	return nil
+}
+
+// count reads to the end, or one byte past maxOutput. It is a variable for tests
+// of what is still unread when Codex has ended.
+var count = func(output io.Reader) int64 {
+	n, _ := io.Copy(io.Discard, io.LimitReader(output, maxOutput+1))
+	return n
 }
 
 // messageDoc is the final message.

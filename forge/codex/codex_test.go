@@ -3,14 +3,18 @@ package codex
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hawser/forge"
 	"hawser/internal/fault"
@@ -105,7 +109,7 @@ func TestEditFails(t *testing.T) {
 		message string
 	}{
 		"fails":      {fault.ProcessFailed, "Codex ended with exit 3"},
-		"floods":     {fault.ProcessFailed, "Codex was stopped: Codex printed more than 1048576 bytes"},
+		"floods":     {fault.ResponseOversized, "Codex printed more than 1048576 bytes"},
 		"commits":    {fault.ProcessFailed, "Codex moved HEAD"},
 		"branches":   {fault.ProcessFailed, "Codex moved HEAD"},
 		"detaches":   {fault.ProcessFailed, "Codex moved HEAD"},
@@ -131,6 +135,34 @@ func TestEditFails(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What Codex printed counts to the last byte, also when it has ended before that
+// was read.
+func TestLastByteCounts(t *testing.T) {
+	saved := count
+	defer func() { count = saved }()
+	for wrong, within := range map[string]bool{"mebibyte": true, "mebibyte+1": false} {
+		dir := repository(t)
+		count = func(output io.Reader) int64 {
+			n, _ := io.CopyN(io.Discard, output, maxOutput-100)
+			for !gone(filepath.Join(dir, "pid")) {
+				time.Sleep(time.Millisecond)
+			}
+			return n + saved(output)
+		}
+		_, _, err := edits(t, wrong, request(dir))
+		if within && err != nil || !within && !fault.Is(err, fault.ResponseOversized) {
+			t.Errorf("%s: got %v", wrong, err)
+		}
+	}
+}
+
+// gone reports whether the process has ended that noted its pid in a file.
+func gone(path string) bool {
+	text, err := os.ReadFile(path)
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	return err == nil && pid > 0 && unix.Kill(pid, 0) == unix.ESRCH
 }
 
 // What breaks the protocol's own rules for a subject is the protocol's to refuse.
