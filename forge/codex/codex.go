@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hawser/forge"
 	"hawser/internal/fault"
 	"hawser/internal/strictjson"
@@ -159,15 +161,26 @@ var count = func(output io.Reader) int64 {
 // messageDoc is the final message.
 var messageDoc = strictjson.Doc{Name: "final message of Codex", Limit: 65_536}
 
+// readMessage reads what Codex left. It may be anything that has a name: a FIFO
+// or a device would be waited for, and a link leads elsewhere.
 func readMessage(path string, report bool) (forge.Result, error) {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return forge.Result{}, fault.New(fault.ResponseInvalid, "Codex left no final message")
-	}
-	if err != nil {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO): // a link, a socket
+		return forge.Result{}, notFile()
+	case err != nil:
 		return forge.Result{}, fault.Wrap(fault.IO, err, "cannot read the final message of Codex")
 	}
 	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return forge.Result{}, fault.Wrap(fault.IO, err, "cannot read the final message of Codex")
+	}
+	if !info.Mode().IsRegular() {
+		return forge.Result{}, notFile()
+	}
 	data, err := messageDoc.Read(file)
 	if err != nil {
 		return forge.Result{}, err
@@ -189,6 +202,10 @@ func readMessage(path string, report bool) (forge.Result, error) {
 		}
 	}
 	return result, v.Err() // what the protocol wants of the texts is checked when they are sent
+}
+
+func notFile() error {
+	return fault.New(fault.ResponseInvalid, "Codex left something else than a file as its final message")
 }
 
 // nonEmpty keeps an empty text from being taken for an absent one.
