@@ -2,12 +2,10 @@ package transfer
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
@@ -132,7 +130,7 @@ func newEnvelope(entries []entry) (*Envelope, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Envelope{manifest: manifest, pkg: packageDigest(entries), entries: entries}
+	e := &Envelope{manifest: manifest, pkg: tree.DigestOf(described(entries)), entries: entries}
 	if e.canonical, err = strictjson.Canonical(e.transferManifest()); err != nil {
 		return nil, err
 	}
@@ -218,30 +216,6 @@ func find(entries []entry, path string) (entry, bool) {
 	return entries[i], true
 }
 
-// packageDigest is the tree digest (wire: Digests and identities) of a package
-// that is not a directory yet. Its order is depth first: that of the paths if
-// "/" were the least byte, which no name in a package holds.
-func packageDigest(entries []entry) wire.Digest {
-	walk := slices.Clone(entries)
-	slices.SortFunc(walk, func(a, b entry) int {
-		return cmp.Compare(strings.ReplaceAll(a.Path, "/", "\x00"), strings.ReplaceAll(b.Path, "/", "\x00"))
-	})
-	h := sha256.New()
-	h.Write([]byte("firstmate-package-tree-v1\x00"))
-	for _, e := range walk {
-		mark := "-"
-		if e.Executable {
-			mark = "x"
-		}
-		if e.Dir {
-			fmt.Fprintf(h, "D\x00%s\x00%s\x00", e.Path, mark)
-		} else {
-			fmt.Fprintf(h, "F\x00%s\x00%s\x00%d\x00%s\x00", e.Path, mark, e.Size, e.Digest)
-		}
-	}
-	return wire.DigestFromSum([sha256.Size]byte(h.Sum(nil)))
-}
-
 // The transfer manifest's form.
 type (
 	manifestForm struct {
@@ -318,11 +292,16 @@ func (e *Envelope) isDocument(data []byte, payloads []*string) bool {
 }
 
 func (e *Envelope) transferManifest() manifestForm {
-	entries := make([]tree.Entry, len(e.entries))
-	for i := range e.entries {
-		entries[i] = e.entries[i].Entry
+	return newManifestForm(e.ID(), e.Version(), e.pkg, described(e.entries))
+}
+
+// described returns entries without their content.
+func described(entries []entry) []tree.Entry {
+	bare := make([]tree.Entry, len(entries))
+	for i := range entries {
+		bare[i] = entries[i].Entry
 	}
-	return newManifestForm(e.ID(), e.Version(), e.pkg, entries)
+	return bare
 }
 
 // newManifestForm makes the transfer manifest of entries that are in order.

@@ -172,12 +172,12 @@ func (f files) draft() *draft {
 
 // seal makes both digests right.
 func (d *draft) seal() *draft {
-	var entries []entry
+	var entries []tree.Entry
 	for _, e := range d.Manifest.Entries {
 		digest, _ := e.SHA256.(wire.Digest)
-		entries = append(entries, entry{Entry: tree.Entry{Path: e.Path, Dir: e.Type == "directory", Executable: e.Mode == 493, Size: int64(e.Size), Digest: digest}})
+		entries = append(entries, tree.Entry{Path: e.Path, Dir: e.Type == "directory", Executable: e.Mode == 493, Size: int64(e.Size), Digest: digest})
 	}
-	d.Manifest.PackageDigest = string(packageDigest(entries))
+	d.Manifest.PackageDigest = string(tree.DigestOf(entries))
 	canonical, _ := strictjson.Canonical(d.Manifest)
 	d.ManifestSHA256 = string(wire.DigestOf(canonical))
 	return d

@@ -3,8 +3,11 @@ package tree
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"hash"
 	"iter"
+	"slices"
 	"strconv"
+	"strings"
 
 	"hawser/internal/wire"
 )
@@ -33,16 +36,68 @@ type Entry struct {
 
 func newTree(nodes nodes, sums []sum, bytes, began int64) *Tree {
 	t := &Tree{nodes: nodes, sums: sums, bytes: bytes, began: began}
-	h := sha256.New()
-	h.Write([]byte("firstmate-package-tree-v1\x00"))
-	var record []byte
+	d := newDigester()
+	var digest []byte
 	t.walk(0, nil, func(i int32, path []byte) bool {
-		record = t.appendRecord(record[:0], i, path)
-		h.Write(record)
+		n := &t.nodes[i]
+		digest = hex.AppendEncode(append(digest[:0], "sha256:"...), t.sums[i][:])
+		add(d, path, n.dir, n.executable(), n.info.Size, digest)
 		return true
 	})
-	t.digest = wire.DigestFromSum(sum(h.Sum(nil)))
+	t.digest = d.digest()
 	return t
+}
+
+// DigestOf returns the tree digest of a package that is no directory yet. Its
+// entries may come in any order, files with the digests of their content, and all
+// directories are among them.
+func DigestOf(entries []Entry) wire.Digest {
+	// Depth first is the order of the paths if "/" were the least byte, which no
+	// name in a package holds.
+	walked := slices.SortedFunc(slices.Values(entries), func(a, b Entry) int {
+		return strings.Compare(strings.ReplaceAll(a.Path, "/", "\x00"), strings.ReplaceAll(b.Path, "/", "\x00"))
+	})
+	d := newDigester()
+	for _, e := range walked {
+		add(d, e.Path, e.Dir, e.Executable, e.Size, string(e.Digest))
+	}
+	return d.digest()
+}
+
+// digester makes the tree digest of entries that come in its order.
+type digester struct {
+	hash   hash.Hash
+	record []byte
+}
+
+func newDigester() *digester {
+	d := &digester{hash: sha256.New()}
+	d.hash.Write([]byte("firstmate-package-tree-v1\x00"))
+	return d
+}
+
+func (d *digester) digest() wire.Digest { return wire.DigestFromSum(sum(d.hash.Sum(nil))) }
+
+// add takes in an entry; size and digest count for a file only.
+func add[text string | []byte](d *digester, path text, dir, executable bool, size int64, digest text) {
+	kind, mark := byte('F'), byte('-')
+	if dir {
+		kind = 'D'
+	}
+	if executable {
+		mark = 'x'
+	}
+	b := append(d.record[:0], kind, 0)
+	b = append(b, path...)
+	b = append(b, 0, mark, 0)
+	if !dir {
+		b = strconv.AppendInt(b, size, 10)
+		b = append(b, 0)
+		b = append(b, digest...)
+		b = append(b, 0)
+	}
+	d.hash.Write(b)
+	d.record = b
 }
 
 // walk visits the entries below nodes[at], whose path is path, in the order of
@@ -58,27 +113,6 @@ func (t *Tree) walk(at int32, path []byte, visit func(i int32, path []byte) bool
 		}
 	}
 	return true
-}
-
-func (t *Tree) appendRecord(b []byte, i int32, path []byte) []byte {
-	n := &t.nodes[i]
-	kind, mark := byte('F'), byte('-')
-	if n.dir {
-		kind = 'D'
-	}
-	if n.executable() {
-		mark = 'x'
-	}
-	b = append(b, kind, 0)
-	b = append(b, path...)
-	b = append(b, 0, mark, 0)
-	if kind == 'F' {
-		b = strconv.AppendInt(b, n.info.Size, 10)
-		b = append(b, "\x00sha256:"...)
-		b = hex.AppendEncode(b, t.sums[i][:])
-		b = append(b, 0)
-	}
-	return b
 }
 
 // executable reports the mark x of the digest: of a directory always, of a file

@@ -283,6 +283,12 @@ func TestModel(t *testing.T) {
 			t.Fatalf("Hash: %s, want %s", hashed.Digest(), want)
 		}
 
+		entries := slices.Collect(hashed.Entries())
+		slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+		if got := DigestOf(entries); got != want {
+			t.Fatalf("DigestOf: %s, want %s", got, want)
+		}
+
 		work2, err := dirfd.Open(work)
 		must(t, err)
 		defer work2.Close()
