@@ -184,13 +184,13 @@ func TestEditLeavesTextsToTheProtocol(t *testing.T) {
 
 func TestWorkspaceIsAWorkTree(t *testing.T) {
 	repo := repository(t)
-	below := filepath.Join(repo, "below")
-	if err := os.Mkdir(below, 0o755); err != nil {
+	closed := filepath.Join(t.TempDir(), "closed")
+	if err := os.Mkdir(closed, 0); err != nil {
 		t.Fatal(err)
 	}
 	bare := t.TempDir()
 	git(t, bare, "init", "--quiet", "--bare", "--template=")
-	for _, dir := range []string{t.TempDir(), below, bare, filepath.Join(repo, ".git"), filepath.Join(repo, "README"), filepath.Join(repo, "none")} {
+	for _, dir := range []string{t.TempDir(), closed, bare, filepath.Join(repo, ".git"), filepath.Join(repo, "README"), filepath.Join(repo, "none")} {
 		_, stages, err := edits(t, "", request(dir))
 		if f, ok := errors.AsType[forge.Failure](err); !ok || f.Category != forge.InvalidRequest || len(stages) != 1 {
 			t.Errorf("%s: %v, stages %v", dir, err, stages)
@@ -198,16 +198,44 @@ func TestWorkspaceIsAWorkTree(t *testing.T) {
 	}
 }
 
-// A work tree without a commit, and one that shares its repository, are as good.
+// What keeps Git from answering is no fault of the request.
+func TestGitDoesNotAnswer(t *testing.T) {
+	dir := repository(t)
+	for name, program := range map[string]string{
+		"missing": "", "no program": "just text", "killed": "#!/bin/sh\nkill -KILL $$\n",
+	} {
+		path := t.TempDir()
+		if program != "" {
+			if err := os.WriteFile(filepath.Join(path, "git"), []byte(program), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Setenv("PATH", path)
+		_, _, err := edits(t, "", request(dir))
+		if _, ok := errors.AsType[forge.Failure](err); ok || !fault.Is(err, fault.ProcessFailed) {
+			t.Errorf("git is %s: %v", name, err)
+		}
+	}
+}
+
+// A work tree without a commit, one that shares its repository, and a directory
+// of one are as good.
 func TestKindsOfWorkTree(t *testing.T) {
 	unborn := t.TempDir()
 	git(t, unborn, "init", "--quiet", "--template=")
 	linked := filepath.Join(t.TempDir(), "linked")
 	git(t, repository(t), "worktree", "add", "--quiet", linked)
-	for _, dir := range []string{unborn, linked} {
+	below := filepath.Join(repository(t), "below")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{unborn, linked, below} {
 		if _, _, err := edits(t, "", request(dir)); err != nil {
 			t.Errorf("%s: %v", dir, err)
 		}
+	}
+	if _, _, err := edits(t, "detaches", request(below)); !fault.Is(err, fault.ProcessFailed) {
+		t.Errorf("HEAD moved from below: %v", err)
 	}
 }
 

@@ -15,6 +15,6 @@
 //
 // # Failures
 //
-// A workspace that is not the top of a Git work tree is invalid_request; a
-// cancellation is cancelled; everything else is execution_failed.
+// A workspace that is not in a Git work tree, as Git sees it, is invalid_request;
+// a cancellation is cancelled; everything else is execution_failed.
 package codex

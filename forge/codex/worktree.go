@@ -14,38 +14,36 @@ import (
 	"hawser/internal/fault"
 )
 
-// worktree is the top of a Git work tree, and where its HEAD was.
+// worktree is a directory within a Git work tree, and where the HEAD of that was.
 type worktree struct {
 	dir  string
 	head string
 }
 
-// openWorktree looks at a work tree. The top it must be: a directory below it
-// would let Codex edit files beside the workspace.
+// openWorktree looks at the workspace. It is the request that is invalid when
+// the directory cannot be entered or Git says no; everything else that goes
+// wrong here is ours.
 func openWorktree(ctx context.Context, dir string) (*worktree, error) {
 	w := &worktree{dir: dir}
-	up, err := w.git(ctx, "rev-parse", "--show-cdup")
-	if err == nil && up != "" {
-		err = errors.New("it is below the top of one")
-	}
-	if err != nil {
-		return nil, notWorktree(ctx, dir, err)
+	if _, err := os.Stat(dir + "/."); err != nil {
+		return nil, notWorktree(dir, err)
 	}
 	inside, err := w.git(ctx, "rev-parse", "--is-inside-work-tree")
-	if err == nil && inside != "true" {
-		err = errors.New("it is a repository without files")
-	}
-	if err != nil {
-		return nil, notWorktree(ctx, dir, err)
+	switch exit, ok := errors.AsType[*exec.ExitError](err); {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case ok && exit.Exited():
+		return nil, notWorktree(dir, err)
+	case err != nil:
+		return nil, fault.Wrap(fault.ProcessFailed, err, "cannot ask Git about the workspace %s", fault.Path(dir))
+	case inside != "true":
+		return nil, notWorktree(dir, errors.New("it is within a repository, and not among its files"))
 	}
 	w.head, err = w.headNow(ctx)
 	return w, err
 }
 
-func notWorktree(ctx context.Context, dir string, err error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
+func notWorktree(dir string, err error) error {
 	return fmt.Errorf("the workspace %s is no Git work tree: %w (%w)", fault.Path(dir), err, forge.Failure{Category: forge.InvalidRequest})
 }
 
