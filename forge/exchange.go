@@ -187,8 +187,8 @@ func (x *exchange) receive(in incoming) {
 		if x.session.State() == Finished {
 			x.closeStdin()
 		}
-	case x.phase == closing: // any frame, and any byte that is none
-		x.fail(violation(RuleTrailing, "output came after the terminal frame"))
+	case x.phase == closing:
+		x.fail(trailing(err))
 	case err != nil:
 		x.fail(err)
 	case x.phase == initializing:
@@ -204,6 +204,15 @@ func (x *exchange) receive(in incoming) {
 			x.grant()
 		}
 	}
+}
+
+// trailing is the violation of whatever came after the terminal frame, a good
+// frame or a bad one.
+func trailing(err error) error {
+	if v, ok := errors.AsType[*Violation](err); ok {
+		return &Violation{RuleTrailing, v.Frame, "output came after the terminal frame"}
+	}
+	return err
 }
 
 // close gives the plugin its time to end.

@@ -304,7 +304,7 @@ func TestRunProtocol(t *testing.T) {
 		`kill -9 $$`:               {RuleTerminal, fault.HandshakeInvalid, "it ended with signal 9 (killed) and broke the protocol: the output ended before initialized (rule terminal)"},
 		`echo hello; sleep 1000`:   {RuleJSON, fault.HandshakeInvalid, "it broke the protocol: frame 1: the frame is not valid JSON (rule json)"},
 		`exec >&-; sleep 1000`:     {RuleTerminal, fault.HandshakeInvalid, "it broke the protocol: the output ended before initialized (rule terminal)"},
-		`"$0"; code=$?; echo done`: {RuleTrailing, fault.ResponseInvalid, "it broke the protocol: output came after the terminal frame (rule trailing)"},
+		`"$0"; code=$?; echo done`: {RuleTrailing, fault.ResponseInvalid, "it broke the protocol: frame 5: output came after the terminal frame (rule trailing)"},
 		`"$0"; exit 7`:             {RuleExit, fault.ResponseInvalid, "it broke the protocol: exit 7 followed the terminal frame, not exit 0 (rule exit)"},
 		`"$0"; sleep 1000`:         {RuleExit, fault.ResponseInvalid, "it broke the protocol: the plugin still ran 250ms after its last frame (rule exit)"},
 	} {

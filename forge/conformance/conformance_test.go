@@ -678,8 +678,12 @@ func TestEachScenarioIsolatesItsDefect(t *testing.T) {
 				if v.Passed() {
 					t.Fatal("a plugin that misses this check passed")
 				}
-				if v.Finding.Rule != s.Rule || v.Finding.Frame != 0 {
-					t.Errorf("got %v, want rule %s", v.Finding, s.Rule)
+				frame := 0 // of the plugin, that it sent instead of rejecting
+				if strings.Contains(v.Finding.What, "came where") {
+					frame = map[string]int{"initialize": 1, "execute": 2}[strings.Split(s.Name, "/")[0]]
+				}
+				if v.Finding.Rule != s.Rule || v.Finding.Frame != frame {
+					t.Errorf("got %v, want rule %s, frame %d", v.Finding, s.Rule, frame)
 				}
 			})
 		}
@@ -714,6 +718,9 @@ func TestMisbehaviours(t *testing.T) {
 			}
 			if last.Finding.Rule != m.rule {
 				t.Errorf("got %v, want rule %s", last.Finding, m.rule)
+			}
+			if m.rule == forge.RuleTrailing && last.Finding.Frame != 5 { // after initialized, two of progress, and the result
+				t.Errorf("got %v, want frame 5", last.Finding)
 			}
 		})
 	}

@@ -159,6 +159,13 @@ func (p *probe) initializedLine() string {
 	return string(bytes.ReplaceAll(line, []byte(p.id), nil))
 }
 
+// found is a finding about the line that was read last.
+func (p *probe) found(rule forge.Rule, format string, args ...any) *Finding {
+	f := finding(rule, format, args...)
+	f.Frame = p.number
+	return f
+}
+
 // a puts the article before a type of frame.
 func a(kind string) string {
 	if strings.ContainsAny(kind[:1], "aeiou") {

@@ -146,9 +146,9 @@ func (d *dialogue) rejects(rule forge.Rule, deadline time.Time) *Finding {
 	frame, err := d.read(deadline)
 	switch _, violation := errors.AsType[*forge.Violation](err); {
 	case err == nil:
-		return finding(rule, "it was not rejected: %s came where only a nonzero exit may follow", a(frame.Type()))
+		return d.found(rule, "it was not rejected: %s came where only a nonzero exit may follow", a(frame.Type()))
 	case violation:
-		return finding(rule, "it was not rejected: output came that is not even a frame, where only a nonzero exit may follow")
+		return d.found(rule, "it was not rejected: output came that is not even a frame, where only a nonzero exit may follow")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return finding(rule, "it was not rejected within %v: nothing came, and stdout is still open", within)
 	}
@@ -232,11 +232,11 @@ func (d *dialogue) ends() *Finding {
 	deadline := time.Now().Add(forge.ClosingTime)
 	switch frame, err := d.read(deadline); {
 	case err == nil:
-		return finding(forge.RuleTrailing, "%s came after the terminal frame", a(frame.Type()))
+		return d.found(forge.RuleTrailing, "%s came after the terminal frame", a(frame.Type()))
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return finding(forge.RuleExit, "stdout was still open %v after the terminal frame", forge.ClosingTime)
 	case err != io.EOF:
-		return finding(forge.RuleTrailing, "bytes that are no frame came after the terminal frame")
+		return d.found(forge.RuleTrailing, "bytes that are no frame came after the terminal frame")
 	}
 	switch exit, ended := d.end(deadline); {
 	case !ended:
