@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -75,8 +74,7 @@ func (s *Suite) launch(ctx context.Context) (*plugin, error) {
 type probe struct {
 	*plugin
 	ctx    context.Context
-	id     string       // of the session
-	output bytes.Buffer // all of stdout, as far as it was read
+	id     string // of the session
 	frames *forge.Reader
 	number int // of the line that was read last, a frame or none; 0 before the first
 
@@ -84,8 +82,7 @@ type probe struct {
 }
 
 func newProbe(ctx context.Context, plugin *plugin) *probe {
-	p := &probe{plugin: plugin, ctx: ctx, id: newID()}
-	p.frames = forge.NewReader(io.TeeReader(plugin.stdout, &p.output))
+	p := &probe{plugin: plugin, ctx: ctx, id: newID(), frames: forge.NewReader(plugin.stdout)}
 	p.uninterruptible = context.AfterFunc(ctx, func() { // a run that is interrupted waits for no deadline
 		_ = plugin.stdin.Close()
 		_ = plugin.stdout.Close()
@@ -150,13 +147,6 @@ func (p *probe) read(deadline time.Time) (forge.Frame, error) {
 		p.number++
 	}
 	return frame, err
-}
-
-// initializedLine is the first line of stdout, without the session's id, so that
-// it can be compared with that of another session.
-func (p *probe) initializedLine() string {
-	line, _, _ := bytes.Cut(p.output.Bytes(), []byte("\n"))
-	return string(bytes.ReplaceAll(line, []byte(p.id), nil))
 }
 
 // found is a finding about the line that was read last.

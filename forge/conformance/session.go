@@ -91,7 +91,7 @@ func (d *dialogue) initialized() *Finding {
 	if f := d.receive(frame); f != nil {
 		return f
 	}
-	return d.runner.determined(d.offer, d.initializedLine())
+	return d.runner.determined(d.offer, frame.Message.(forge.Initialized).Capabilities)
 }
 
 // receive holds a frame against the session.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -79,7 +80,7 @@ func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdi
 	if judged.rejection == 0 {
 		judged.rejection = RejectionTime
 	}
-	r := &runner{Suite: judged, starts: judged.start == nil, ctx: ctx, stop: stop, initialized: map[string]string{}}
+	r := &runner{Suite: judged, starts: judged.start == nil, ctx: ctx, stop: stop, selections: map[string]string{}}
 	if r.starts {
 		r.start = r.launch
 	}
@@ -115,10 +116,10 @@ type runner struct {
 	dir    string // of the work trees
 	copies int
 
-	mu          sync.Mutex
-	starting    time.Duration     // the longest that a valid session took from the start to initialized
-	initialized map[string]string // the first initialized line for an offer
-	mute        bool              // the plugin answered the plainest initialize with nothing at all
+	mu         sync.Mutex
+	starting   time.Duration     // the longest that a valid session took from the start to initialized
+	selections map[string]string // the first one for an offer
+	mute       bool              // the plugin answered the plainest initialize with nothing at all
 }
 
 func (r *runner) open() (err error) {
@@ -194,18 +195,20 @@ func (r *runner) judgeAll(scenarios []Scenario, verdicts []chan Verdict) {
 }
 
 // determined holds the initialized frame against that of the sessions before
-// with the same offer: it is deterministic, byte for byte but for the id.
-func (r *runner) determined(offer []forge.Capability, line string) *Finding {
+// with the same offer. It is deterministic (contract: Conformance): as an object,
+// in which only the id is another one, the order and the escapes of members do
+// not matter, and the order of capabilities does.
+func (r *runner) determined(offer, selected []forge.Capability) *Finding {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := strings.Join(words(offer), " ")
-	first, seen := r.initialized[key]
+	key, selection := strings.Join(words(offer), ","), strings.Join(words(selected), ",")
+	first, seen := r.selections[key]
 	if !seen {
-		r.initialized[key] = line
+		r.selections[key] = selection
 		return nil
 	}
-	if line != first {
-		return &Finding{forge.RuleCapabilities, 1, "initialized differs from that of another session with the same offer"}
+	if selection != first {
+		return &Finding{forge.RuleCapabilities, 1, fmt.Sprintf("initialized selects %s, and in another session with the same offer it was %s", selection, first)}
 	}
 	return nil
 }
