@@ -32,7 +32,9 @@ with a fresh process of the plugin, which inherits this environment.
 
 Flags:
   -operation text|workspace_edit   what the plugin does (default text); for
-                                   workspace_edit each session gets a Git work tree
+                                   workspace_edit each session gets a Git work tree,
+                                   and the plugin starts in one, not here: an
+                                   argument that names a file here is made absolute
   -run REGEXP                      only the scenarios whose name matches
   -list                            lists the scenarios, and what the host does in them
   -json                            one JSON object a line instead of text
@@ -147,8 +149,24 @@ func parse(args []string) (*command, error) {
 	if flags.NArg() == 0 {
 		return nil, fault.New(fault.Usage, "name the plugin to judge; see forge-plugin-conformance -h")
 	}
+	if c.suite.Operation == forge.CapWorkspaceEdit {
+		absolute(c.suite.Argv[1:])
+	}
 	c.suite.Path, err = find(flags.Arg(0))
 	return c, err
+}
+
+// absolute makes absolute paths of the arguments that name files here, because
+// the plugin starts elsewhere: "python3 my-plugin.py" is meant.
+func absolute(args []string) {
+	for i, argument := range args {
+		if info, err := os.Stat(argument); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		if path, err := filepath.Abs(argument); err == nil {
+			args[i] = path
+		}
+	}
 }
 
 // find returns the absolute path of the plugin.

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,6 +22,7 @@ func TestMain(m *testing.M) {
 		"forge-plugin-conformance": main,
 		"good-plugin":              func() { serve(os.Stdin, os.Stdout) },
 		"crlf-plugin":              func() { serve(noCR{os.Stdin}, os.Stdout) },
+		"naive-plugin":             naive,
 		"loud-plugin":              func() { fmt.Println("ready"); serve(os.Stdin, os.Stdout) },
 	})
 }
@@ -43,6 +47,29 @@ func serve(stdin io.Reader, stdout io.Writer) {
 	if err != nil {
 		os.Exit(1)
 	}
+}
+
+// naive edits whatever it is told to, and what it is not told it takes for the
+// working directory.
+func naive() {
+	input := bufio.NewReader(os.Stdin)
+	read := func() map[string]any {
+		line, _ := input.ReadString('\n')
+		var frame map[string]any
+		if json.Unmarshal([]byte(line), &frame) != nil {
+			os.Exit(1)
+		}
+		return frame
+	}
+	head := fmt.Sprintf(`{"version":"v1","id":%q,"type":`, read()["id"])
+	fmt.Println(head + `"initialized","capabilities":["workspace_edit"]}`)
+	workspace, _ := read()["workspace"].(string)
+	file, err := os.OpenFile(filepath.Join(workspace, "README"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		os.Exit(1)
+	}
+	fmt.Fprintln(file, "edited")
+	fmt.Println(head + `"result"}`)
 }
 
 // noCR reads as a plugin does that takes CR LF for a line end.

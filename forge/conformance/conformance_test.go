@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -109,7 +111,7 @@ func (p testPlugin) suite(t testing.TB) *Suite {
 // trees are the work trees of every suite in this process.
 var trees = sync.OnceValues(func() (trees struct{ template, scratch *worktree }, err error) {
 	if trees.template, err = newWorktree(filepath.Join(treesDir, "template")); err == nil {
-		trees.scratch, err = trees.template.copyTo(filepath.Join(treesDir, "scratch"))
+		trees.scratch, err = newScratch(trees.template, filepath.Join(treesDir, "scratch"))
 	}
 	return trees, err
 })
@@ -782,6 +784,59 @@ func TestGoodWays(t *testing.T) {
 				t.Errorf("%s, %s: %v", name, scenario, v.Finding)
 			}
 		}
+	}
+}
+
+// A lax plugin finds a work tree where a defect at the end of the workspace leads
+// it, so that it gives itself away.
+func TestBadWorkspacesExist(t *testing.T) {
+	trees, err := trees()
+	if err != nil {
+		t.Fatal(err)
+	}
+	valid := workspaceFrame(newID(), quoted(trees.scratch.dir))
+	tried := 0
+	for _, d := range workspaceDefects() {
+		var read func(frame string) []string // what lax plugins read
+		text := func(frame string) string {  // of the first workspace in the frame
+			_, rest, _ := strings.Cut(frame, `"workspace":"`)
+			text, _, _ := strings.Cut(rest, `"`)
+			return text
+		}
+		switch d.name {
+		case "workspace-invalid-utf8", "workspace-overlong-utf8":
+			read = func(frame string) []string {
+				bytewise := "" // as package json reads
+				for _, r := range text(frame) {
+					bytewise += string(r)
+				}
+				return []string{
+					text(frame), bytewise, strings.ToValidUTF8(text(frame), "\uFFFD"), strings.ToValidUTF8(text(frame), ""), strings.ToValidUTF8(text(frame), "?"),
+					strings.ReplaceAll(text(frame), "\xc1\xa1", "a"),
+				}
+			}
+		case "workspace-surrogate":
+			read = func(frame string) []string {
+				var texts []string
+				for _, half := range []string{"\xed\xa0\x80", "\uFFFD", "\uFFFD\uFFFD\uFFFD", "?", ""} {
+					texts = append(texts, strings.ReplaceAll(text(frame), `\ud800`, half))
+				}
+				return texts
+			}
+		case "workspace-control", "workspace-contradicted":
+			read = func(frame string) []string { return []string{text(frame), strings.TrimSpace(text(frame))} }
+		default:
+			continue
+		}
+		tried++
+		for _, path := range read(d.make(valid)) {
+			if _, err := os.Stat(filepath.Join(path, "README")); err != nil && (utf8.ValidString(path) || runtime.GOOS == "linux") {
+				t.Errorf("%s: %v", d.name, err)
+			}
+		}
+	}
+	if tried != 5 {
+		t.Errorf("%d scenarios tried", tried)
 	}
 }
 

@@ -52,7 +52,11 @@ func (s *Suite) launch(ctx context.Context) (*plugin, error) {
 		defer null.Close()
 		stderr = null
 	}
-	dir, err := os.Open(".")
+	start := "."
+	if s.scratch != nil {
+		start = s.scratch.dir
+	}
+	dir, err := os.Open(start)
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "cannot start the plugin")
 	}

@@ -328,7 +328,10 @@ func stringDefects(name string, limit int) []defect {
 		{name: name + "-twice", rule: forge.RuleDuplicateMember, summary: name + " stands twice, with the same value",
 			make: func(o object) string { return line(o.twice(name, name)) }},
 		{name: name + "-contradicted", rule: forge.RuleDuplicateMember, summary: name + " stands twice, with different values",
-			make: func(o object) string { return line(append(object{{name, quoted("/other")}}, o...)) }},
+			make: func(o object) string {
+				text := o.text(name)
+				return line(append(object{{name, text[:len(text)-1] + `/."`}}, o...))
+			}},
 		{name: name + "-invalid-utf8", rule: forge.RuleUTF8, summary: "a byte that is not UTF-8 stands in " + name, make: inside("\xff")},
 		{name: name + "-overlong-utf8", rule: forge.RuleUTF8, summary: "a character in " + name + " is written in too many bytes", make: inside("\xc1\xa1")},
 		{name: name + "-surrogate", rule: forge.RuleJSON, summary: "half of a surrogate pair stands in " + name, make: inside(`\ud800`)},

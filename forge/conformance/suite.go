@@ -17,6 +17,10 @@ import (
 )
 
 // Suite says which plugin is judged, and for which operation.
+//
+// For workspace_edit the plugin starts in a work tree that nobody looks at
+// afterwards: one that takes a bad workspace for its working directory edits no
+// other files. Paths among its arguments are absolute, then.
 type Suite struct {
 	Operation forge.Capability // forge.CapText or forge.CapWorkspaceEdit
 	Path      string           // of the plugin, absolute
@@ -35,7 +39,7 @@ type Suite struct {
 	rejection time.Duration                          // instead of RejectionTime
 	start     func(context.Context) (*plugin, error) // instead of launch
 	template  *worktree                              // that each valid session gets a copy of
-	scratch   *worktree                              // for whoever edits where it should reject
+	scratch   *worktree                              // where plugins start, and for whoever edits where it should reject
 }
 
 // StartTime is how long a plugin may take from its start to initialized.
@@ -138,7 +142,7 @@ func (r *runner) open() (err error) {
 	if r.template, err = newWorktree(filepath.Join(r.dir, "template")); err != nil {
 		return err
 	}
-	r.scratch, err = r.template.copyTo(filepath.Join(r.dir, "scratch"))
+	r.scratch, err = newScratch(r.template, filepath.Join(r.dir, "scratch"))
 	return err
 }
 

@@ -46,6 +46,24 @@ func (w *worktree) copyTo(dir string) (*worktree, error) {
 	return &worktree{dir, w.head}, nil
 }
 
+// misread are ends of a workspace as lax plugins read them that get one with a
+// defect at its end.
+var misread = []string{
+	"\xff", "\xc1\xa1", "\xed\xa0\x80", "\t", // as it came: execute/workspace-invalid-utf8, -overlong-utf8, -surrogate, -control
+	"\uFFFD", "\uFFFD\uFFFD", "\uFFFD\uFFFD\uFFFD", "?", "??", // replaced, as a whole or byte by byte
+	"a", // as the overlong bytes were meant
+}
+
+// newScratch copies a work tree for the sessions that are to be rejected. It can
+// be reached by what lax plugins make of its path, too: else those would fail for
+// want of a directory, and seem to reject. Not every file system has every name.
+func newScratch(template *worktree, dir string) (*worktree, error) {
+	for _, end := range misread {
+		_ = os.Symlink(filepath.Base(dir), dir+end)
+	}
+	return template.copyTo(dir)
+}
+
 // changed reports whether anything in the work tree differs from its commit.
 func (w *worktree) changed() (bool, error) {
 	out, err := w.git("status", "--porcelain")
