@@ -73,8 +73,10 @@ func (c *Client) isAtLeast(ctx context.Context, major, minor int) bool {
 	cmd := exec.CommandContext(ctx, c.ssh, "-V")
 	cmd.Env = c.env
 	cmd.WaitDelay = leaveTime
-	said, _ := cmd.CombinedOutput()
-	m := versionLine.FindSubmatch(said)
+	var said Output
+	cmd.Stdout, cmd.Stderr = &said, &said
+	_ = cmd.Run() // what it said is all that counts
+	m := versionLine.FindSubmatch(said.Bytes)
 	if m == nil {
 		return false
 	}
