@@ -19,11 +19,10 @@ const (
 	ClosingTime = 250 * time.Millisecond
 	// DrainTime is how long it has after a cancellation.
 	DrainTime = 250 * time.Millisecond
+	// HostDelay is granted after ClosingTime for what a host is late to see: when it
+	// gets its turn late itself, its timers fire before it has looked at its pipes.
+	HostDelay = 5 * time.Millisecond
 )
-
-// hostDelay is granted after ClosingTime for what this host is late to see: when
-// it gets its turn late itself, its timers fire before it has looked at its pipes.
-const hostDelay = 5 * time.Millisecond
 
 // phase is where an exchange is.
 //
@@ -264,7 +263,7 @@ func (x *exchange) expire() {
 	case x.phase == draining:
 	case !x.late:
 		x.late = true
-		x.timer.Reset(hostDelay)
+		x.timer.Reset(HostDelay)
 		return
 	case !x.exited:
 		x.note(violation(RuleExit, "the plugin still ran %v after its last frame", ClosingTime))

@@ -308,7 +308,7 @@ func TestProtocolViolations(t *testing.T) {
 		{"nonzero exit after failure", script(1, initializedLine, failureLine), RuleExit, 0},
 		{"late exit", func(p *fakeProcess) int {
 			script(0, initializedLine, resultLine)(p)
-			time.Sleep(ClosingTime + hostDelay + time.Millisecond)
+			time.Sleep(ClosingTime + HostDelay + time.Millisecond)
 			return 0
 		}, RuleExit, 0},
 	} {
@@ -366,10 +366,10 @@ func TestSlowProgressCallback(t *testing.T) {
 		took time.Duration
 	}{
 		{"a result", resultLine, 0, OutcomeResult, "", frames * slow},
-		{"a result, and stdout is held", resultLine, time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+		{"a result, and stdout is held", resultLine, time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + HostDelay},
 		{"a failure", failureLine, 0, OutcomeFailure, "", frames * slow},
 		{"no terminal frame", "", 0, OutcomeProtocol, RuleTerminal, frames * slow},
-		{"no terminal frame, and stdout is held", "", time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + hostDelay},
+		{"no terminal frame, and stdout is held", "", time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + HostDelay},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -205,6 +205,7 @@ type verdictJSON struct {
 	BrokenRule string `json:"broken_rule,omitzero"`
 	Frame      int    `json:"frame,omitzero"`
 	Message    string `json:"message,omitzero"`
+	Tries      int    `json:"tries,omitzero"` // when there was more than one
 	MS         int64  `json:"ms"`
 }
 
@@ -247,6 +248,9 @@ func (c *command) print(v conformance.Verdict, stdout, stderr io.Writer) error {
 	s, f := v.Scenario, v.Finding
 	if c.json {
 		line := verdictJSON{scenarioJSON: scenarioJSON{s.Name, s.Rule, s.Summary}, Result: "pass", MS: v.Took.Milliseconds()}
+		if v.Tries > 1 {
+			line.Tries = v.Tries
+		}
 		if f != nil {
 			line.Result, line.BrokenRule, line.Frame, line.Message = "fail", string(f.Rule), f.Frame, f.What
 		}
@@ -257,6 +261,9 @@ func (c *command) print(v conformance.Verdict, stdout, stderr io.Writer) error {
 		word = "FAIL"
 	}
 	_, err := fmt.Fprintln(stdout, word, s.Name)
+	if f == nil && v.Tries > 1 {
+		fmt.Fprintf(stderr, "    it was late, and in time when tried again (%d tries)\n", v.Tries)
+	}
 	if f != nil {
 		fmt.Fprintf(stderr, "    the host: %s\n    %v\n", s.Summary, f)
 	}

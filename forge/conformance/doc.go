@@ -11,10 +11,14 @@
 //   - initialize/…: the first frame is bad. Nothing may come on stdout before a
 //     nonzero exit, within RejectionTime.
 //   - execute/…: the first frame is good and the second one bad. Exactly the
-//     initialized frame may come, the same as in any session with that offer.
+//     initialized frame may come, with the selection of any session with that
+//     offer.
 //
 // Stdin stays open after a bad frame, so that only the plugin's own check can
 // end it in time; only scenarios about the end of stdin close it.
+//
+// A scenario that failed for nothing but a time of the contract is tried again:
+// those are times of the clock, which a busy machine cannot always keep.
 //
 // What a host cannot force is not judged: a frame too many after execute races
 // with the answer, so session/one-operation takes an answer or a rejection, and

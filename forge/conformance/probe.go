@@ -21,6 +21,8 @@ type Finding struct {
 	Rule  forge.Rule // that the plugin broke, or did not hold the host to
 	Frame int        // of the plugin, from 1; 0 when it is about no single frame
 	What  string     // what came, and what was wanted
+
+	late bool // nothing but time was wrong
 }
 
 func (f *Finding) String() string {
@@ -123,7 +125,7 @@ func (p *probe) next(due string, deadline time.Time) (forge.Frame, *Finding) {
 		return frame, nil
 	}
 	if v, ok := errors.AsType[*forge.Violation](err); ok {
-		return frame, &Finding{v.Rule, v.Frame, v.What}
+		return frame, broken(v)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return frame, finding(forge.RuleTerminal, "nothing came in time where %s is due", due)
@@ -153,12 +155,22 @@ func (p *probe) read(deadline time.Time) (forge.Frame, error) {
 	return frame, err
 }
 
+// late is a finding of what did not come in time.
+func late(rule forge.Rule, format string, args ...any) *Finding {
+	f := finding(rule, format, args...)
+	f.late = true
+	return f
+}
+
 // found is a finding about the line that was read last.
 func (p *probe) found(rule forge.Rule, format string, args ...any) *Finding {
 	f := finding(rule, format, args...)
 	f.Frame = p.number
 	return f
 }
+
+// broken is a finding of what the plugin itself broke.
+func broken(v *forge.Violation) *Finding { return &Finding{Rule: v.Rule, Frame: v.Frame, What: v.What} }
 
 // a puts the article before a type of frame.
 func a(kind string) string {

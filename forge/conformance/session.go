@@ -35,6 +35,8 @@ type dialogue struct {
 	tree    *worktree // nil for text
 	session *forge.Session
 	plain   bool // initialize is as hosts send it, with every option
+
+	drained time.Time // when a cancelled session has to be over; zero when none was
 }
 
 // begin starts a process for a script. Its stop must be called.
@@ -55,7 +57,10 @@ func (r *runner) begin(s script, tree *worktree) (*dialogue, error) {
 	}
 	p := newProbe(r.ctx, plugin)
 	request := forge.Request{Operation: r.Operation, Input: s.input}
-	return &dialogue{p, s, r, tree, forge.NewSession(p.id, request, s.offer), plain}, nil
+	return &dialogue{
+		probe: p, script: s, runner: r, tree: tree, plain: plain,
+		session: forge.NewSession(p.id, request, s.offer),
+	}, nil
 }
 
 func (d *dialogue) initializeObject() object { return initializeFrame(d.id, d.offer) }
@@ -97,7 +102,7 @@ func (d *dialogue) initialized() *Finding {
 // receive holds a frame against the session.
 func (d *dialogue) receive(frame forge.Frame) *Finding {
 	if v, ok := errors.AsType[*forge.Violation](d.session.Receive(frame)); ok {
-		return &Finding{v.Rule, v.Frame, v.What}
+		return broken(v)
 	}
 	return nil
 }
@@ -150,12 +155,12 @@ func (d *dialogue) rejects(rule forge.Rule, deadline time.Time) *Finding {
 	case violation:
 		return d.found(rule, "it was not rejected: output came that is not even a frame, where only a nonzero exit may follow")
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return finding(rule, "it was not rejected within %v: nothing came, and stdout is still open", within)
+		return late(rule, "it was not rejected within %v: nothing came, and stdout is still open", within)
 	}
 	exit, ended := d.end(deadline)
 	switch {
 	case !ended:
-		return finding(rule, "stdout ended, but the plugin did not within %v", within)
+		return late(rule, "stdout ended, but the plugin did not within %v", within)
 	case exit.OK():
 		return finding(rule, "the plugin ended with exit 0 where a nonzero exit is due")
 	case exit.Signal != 0:
@@ -201,7 +206,8 @@ func (d *dialogue) operates() (rejected bool, f *Finding) {
 	d.say(d.execute(d.executeObject()), deadline)
 	if d.cancel && d.session.Selected(forge.CapCancel) {
 		d.say(line(frame(d.id, "cancel")), deadline)
-		deadline = time.Now().Add(d.runner.rejection)
+		deadline = time.Now().Add(forge.DrainTime + forge.HostDelay)
+		d.drained = deadline
 	}
 	for d.session.State() != forge.Finished {
 		frame, err := d.read(deadline)
@@ -210,9 +216,9 @@ func (d *dialogue) operates() (rejected bool, f *Finding) {
 		}
 		switch v, violation := errors.AsType[*forge.Violation](err); {
 		case violation:
-			return false, &Finding{v.Rule, v.Frame, v.What}
-		case errors.Is(err, os.ErrDeadlineExceeded) && d.cancel:
-			return false, finding(forge.RuleTerminal, "no result or failure came within %v of cancel", d.runner.rejection)
+			return false, broken(v)
+		case errors.Is(err, os.ErrDeadlineExceeded) && !d.drained.IsZero():
+			return false, late(forge.RuleTerminal, "no result or failure came within %v of cancel", forge.DrainTime)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return false, finding(forge.RuleTerminal, "no result or failure came within %v", d.runner.Timeout)
 		case err != nil:
@@ -229,18 +235,21 @@ func (d *dialogue) operates() (rejected bool, f *Finding) {
 // ends closes stdin and wants the end of stdout and exit 0 in time, and nothing else.
 func (d *dialogue) ends() *Finding {
 	d.closeStdin()
-	deadline := time.Now().Add(forge.ClosingTime)
+	since, deadline := "the terminal frame", time.Now().Add(forge.ClosingTime+forge.HostDelay)
+	if !d.drained.IsZero() { // a host that has cancelled gives no more than DrainTime for everything
+		since, deadline = "cancel", d.drained
+	}
 	switch frame, err := d.read(deadline); {
 	case err == nil:
 		return d.found(forge.RuleTrailing, "%s came after the terminal frame", a(frame.Type()))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return finding(forge.RuleExit, "stdout was still open %v after the terminal frame", forge.ClosingTime)
+		return late(forge.RuleExit, "stdout was still open %v after %s", forge.ClosingTime, since)
 	case err != io.EOF:
 		return d.found(forge.RuleTrailing, "bytes that are no frame came after the terminal frame")
 	}
 	switch exit, ended := d.end(deadline); {
 	case !ended:
-		return finding(forge.RuleExit, "the plugin still ran %v after the terminal frame", forge.ClosingTime)
+		return late(forge.RuleExit, "the plugin still ran %v after %s", forge.ClosingTime, since)
 	case !exit.OK() && !d.repeated:
 		return finding(forge.RuleExit, "%v followed the terminal frame, not exit 0", exit)
 	}
