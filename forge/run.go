@@ -40,7 +40,7 @@ type Options struct {
 	Env []string
 	// Dir is its working directory; "" for this process's.
 	Dir string
-	// Timeout bounds everything from the start to the answer; required. A
+	// Timeout bounds everything from the start to the plugin's end; required. A
 	// workspace edit whose TimeoutMS is 0 is told this one.
 	Timeout time.Duration
 	// OutputBudget is in bytes; 0 for [DefaultOutputBudget].
@@ -99,9 +99,9 @@ func (e *Error) Unwrap() error { return e.err }
 // Run executes one request in a fresh process of a plugin, and returns when
 // nothing of that process is left. Every error is an *[Error].
 //
-// The end of ctx cancels. Before execute was sent the plugin is only stopped;
-// after it the plugin gets one cancel frame, if it understands that, and
-// DrainTime. A cancellation that is seen before Run returns is the outcome,
+// The end of ctx cancels. Before execute was sent, and after the plugin's answer,
+// the plugin is only stopped; in between it gets one cancel frame, or the end of
+// stdin if it does not understand that, and DrainTime. A cancellation that is seen before Run returns is the outcome,
 // whatever else happened at the same time, except for a budget that was exceeded
 // before (contract: Operations and terminals).
 //
