@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -353,11 +354,18 @@ func transferSmall(_ context.Context, s *site) (reached, floor side, err error) 
 		if err != nil {
 			return 0, err
 		}
-		cmd := h.command(ctx, "fm-extension")
-		cmd.Args = []string{"sh", "-ec", `"$1" pack-transfer "$2" | "$1" receive-transfer-bind --adapter "$3" --trust-same-user-code`,
-			"sh", cmd.Path, p.dir, p.adapter}
-		cmd.Path = "/bin/sh"
-		return timed(cmd)
+		pack := h.command(ctx, "fm-extension", "pack-transfer", p.dir)
+		receive := h.command(ctx, "fm-extension", "receive-transfer-bind", "--adapter", p.adapter, "--trust-same-user-code")
+		if receive.Stdin, err = pack.StdoutPipe(); err != nil {
+			return 0, err
+		}
+		began := time.Now()
+		if err := pack.Start(); err != nil {
+			return 0, err
+		}
+		_, err = timed(receive)
+		took := float64(time.Since(began)) / float64(time.Millisecond)
+		return took, errors.Join(err, pack.Wait())
 	}
 	floor = func(ctx context.Context) (float64, error) {
 		h, err := s.makeHome()
