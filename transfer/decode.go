@@ -103,7 +103,7 @@ func afterString(data []byte) []byte {
 }
 
 // parse reads the document by its schema alone.
-func parse(v *strictjson.Value) (manifestForm, []*string) {
+func parse(v *strictjson.Value) (manifestForm, [][]byte) {
 	v.Members("schema", "manifest", "manifest_sha256", "payloads")
 	v.Get("schema").Const(envelopeSchema)
 	v.Get("manifest_sha256").String(wire.CheckDigest)
@@ -128,7 +128,7 @@ func parse(v *strictjson.Value) (manifestForm, []*string) {
 		payloads.Fail("must have an element for each of manifest.entries")
 		return form, nil
 	}
-	texts := make([]*string, len(elements))
+	texts := make([][]byte, len(elements))
 	for i, payload := range elements {
 		texts[i] = parsePayload(payload, form.Entries[i].Type == typeDirectory)
 	}
@@ -171,15 +171,14 @@ func checkType(s string) string {
 }
 
 // parsePayload returns the text of a file's payload.
-func parsePayload(v *strictjson.Value, dir bool) *string {
+func parsePayload(v *strictjson.Value, dir bool) []byte {
 	if dir {
 		if !v.IsNull() {
 			v.Fail("must be null for a directory")
 		}
 		return nil
 	}
-	text := v.String(nil)
-	return &text
+	return v.Text()
 }
 
 // newEntries makes the entries as the document says they are, without content.
@@ -221,13 +220,13 @@ func checkOrder(entries []entry) error {
 }
 
 // fill gives the files their content.
-func fill(entries []entry, said []entryForm, payloads []*string) (err error) {
+func fill(entries []entry, said []entryForm, payloads [][]byte) (err error) {
 	for i := range entries {
 		e := &entries[i]
 		if e.Dir {
 			continue
 		}
-		if e.content, err = decodePayload(*payloads[i], i); err != nil {
+		if e.content, err = decodePayload(payloads[i], i); err != nil {
 			return err
 		}
 		e.Digest = wire.DigestOf(e.content)
@@ -243,8 +242,8 @@ func fill(entries []entry, said []entryForm, payloads []*string) (err error) {
 
 // decodePayload takes the one encoding that a content has. The decoder's strict
 // mode refuses set padding bits, but skips line ends: the length tells.
-func decodePayload(text string, i int) ([]byte, error) {
-	content, err := base64.StdEncoding.Strict().DecodeString(text)
+func decodePayload(text []byte, i int) ([]byte, error) {
+	content, err := base64.StdEncoding.Strict().AppendDecode(nil, text)
 	if err != nil || len(text) != base64.StdEncoding.EncodedLen(len(content)) {
 		return nil, fault.New(fault.SchemaInvalid, "%s: payloads[%d]: must be padded standard base64 in its canonical form", envelopeDoc.Name, i)
 	}

@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"fmt"
@@ -267,27 +268,27 @@ func (e *Envelope) encode() []byte {
 
 // isDocument reports whether data is the canonical document, given that these
 // are its payloads.
-func (e *Envelope) isDocument(data []byte, payloads []*string) bool {
+func (e *Envelope) isDocument(data []byte, payloads [][]byte) bool {
 	is := true
-	next := func(text string) {
-		n := min(len(data), len(text))
-		is = is && string(data[:n]) == text
-		data = data[n:]
+	next := func(text []byte) {
+		var found bool
+		data, found = bytes.CutPrefix(data, text)
+		is = is && found
 	}
-	next(string(e.head()))
+	next(e.head())
 	for i, payload := range payloads {
 		if i > 0 {
-			next(",")
+			next([]byte(","))
 		}
-		if payload == nil {
-			next("null")
+		if e.entries[i].Dir {
+			next([]byte("null"))
 			continue
 		}
-		next(`"`)
-		next(*payload)
-		next(`"`)
+		next([]byte(`"`))
+		next(payload)
+		next([]byte(`"`))
 	}
-	next(tail)
+	next([]byte(tail))
 	return is && len(data) == 0
 }
 

@@ -139,7 +139,7 @@ func (v *Value) String(check Check) string {
 	if !v.is(jsontext.KindString, "a string") {
 		return ""
 	}
-	text := unquote(v.raw)
+	text := string(unquote(v.raw))
 	if check != nil {
 		if must := check(text); must != "" {
 			v.Fail("must be %s", must)
@@ -147,6 +147,15 @@ func (v *Value) String(check Check) string {
 		}
 	}
 	return text
+}
+
+// Text returns a string as bytes. They are mostly the document's own, and must
+// not be changed: for strings that are too long to be copied.
+func (v *Value) Text() []byte {
+	if !v.is(jsontext.KindString, "a string") {
+		return nil
+	}
+	return unquote(v.raw)
 }
 
 // Const checks that the value is exactly this string.
@@ -268,7 +277,7 @@ func (v *Value) split() []Value {
 			return v.parts
 		}
 		if named {
-			part.name, part.nameOffset = unquote(part.raw), part.offset
+			part.name, part.nameOffset = string(unquote(part.raw)), part.offset
 			part.raw, part.offset = next()
 		}
 		v.parts = append(v.parts, part)
@@ -324,13 +333,14 @@ func stringLen(b []byte) int {
 	}
 }
 
-// unquote returns the text of a JSON string that was validated.
-func unquote(raw jsontext.Value) string {
+// unquote returns the text of a JSON string that was validated; a part of raw if
+// it can.
+func unquote(raw jsontext.Value) []byte {
 	if bytes.IndexByte(raw, '\\') < 0 {
-		return string(raw[1 : len(raw)-1])
+		return raw[1 : len(raw)-1]
 	}
 	text, _ := jsontext.AppendUnquote(nil, raw)
-	return string(text)
+	return text
 }
 
 // path is the member path followed by end, and "" for the root.
