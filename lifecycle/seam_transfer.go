@@ -46,9 +46,8 @@ type Source struct {
 }
 
 // ReadSource reads the package in an open directory, which stays open for as long
-// as the result is used, and has to have the digest. What is installed are the
-// bytes read here: a package that was transferred is small enough to be held. A
-// binding will name path as the place that it came from.
+// as the result is used, and has to have the digest. A binding will name path as
+// the place that it came from.
 //
 // Errors: those of Host.Bind about a package; integrity-mismatch for another
 // digest.
@@ -57,7 +56,7 @@ func ReadSource(dir *dirfd.Dir, path string, digest wire.Digest) (*Source, error
 	if err != nil {
 		return nil, err
 	}
-	read, err := s.Load()
+	read, err := s.Hash()
 	if err != nil {
 		return nil, err
 	}
