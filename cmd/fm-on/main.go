@@ -24,8 +24,9 @@ func command() *cobra.Command {
 		Long: `Run a command of ours in another home, over ssh.
 
 A route is the id of a remote line in the home's data/secondmates.md, or the host
-alias that exactly one of them uses. The command is one of this root's bin/. What
-it prints and its exit status come back unchanged.
+alias that exactly one of them uses. The command is one of this root's bin/, where
+make install puts those that end in .sh. What it prints and its exit status come
+back unchanged.
 
 fm-on completion bash (zsh, fish) prints a completion script.
 

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -234,9 +235,18 @@ func CheckLocal(root, base string) error {
 		return fault.New(fault.Usage, "this program is not installed in a root, whose bin would hold %s; set FM_ROOT_OVERRIDE", base)
 	}
 	path := root + "/bin/" + base
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-		return fault.New(fault.Usage, "command %s: there is no executable file %s", base, fault.Path(path))
+	if isExecutable(path) {
+		return nil
 	}
-	return nil
+	// A build tree has the programs, and not the names that installing adds.
+	if program, ok := strings.CutSuffix(path, ".sh"); ok && isExecutable(program) {
+		return fault.New(fault.Usage, "command %s: there is no executable file %s; install here and there: make install ROOT=<dir>, or ask for %s",
+			base, fault.Path(path), strings.TrimSuffix(base, ".sh"))
+	}
+	return fault.New(fault.Usage, "command %s: there is no executable file %s; see what is in %s", base, fault.Path(path), fault.Path(root+"/bin"))
+}
+
+func isExecutable(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
