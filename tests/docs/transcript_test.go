@@ -80,6 +80,33 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
+// A person follows one page after another: what a page begins with can be typed
+// in the HOME that others were followed in.
+func TestPagesInOneHome(t *testing.T) {
+	s := newSession(t)
+	for range 2 {
+		for _, name := range documents(t) {
+			s.begin(name)
+		}
+	}
+	if printed, status := s.run("diff -r examples/process-event-extension ~/file-signal"); status != 0 {
+		t.Errorf("~/file-signal is not the example any more:\n%s", strings.Join(printed, "\n"))
+	}
+}
+
+// begin follows a page to the end of its first transcript.
+func (s *session) begin(name string) {
+	s.t.Helper()
+	for _, b := range read(s.t, name) {
+		if file, ok := strings.CutPrefix(b.option, "file="); ok {
+			s.write(file, strings.Join(b.lines, "\n")+"\n")
+		} else if b.language == "console" {
+			s.replay(name, b)
+			return
+		}
+	}
+}
+
 // documents are the pages that this test keeps, relative to the root.
 func documents(t *testing.T) []string {
 	t.Helper()
