@@ -143,12 +143,20 @@ func (h *Host) Register(ctx context.Context, adapter, source string, argv []stri
 	if ok, err := h.Home.BuiltinAdapter(adapter); err != nil {
 		return err
 	} else if !ok {
-		return fault.New(fault.AdapterUnbound, "no built-in adapter %s is installed (fm-procevent-%[1]s.sh); to register a bound package: fm-procevent register-extension", adapter)
+		return h.noBuiltin(adapter)
 	}
 	if err := h.settle(ctx, source, false); err != nil {
 		return err
 	}
 	return h.replace(ctx, &home.Registration{Source: source, Adapter: adapter, Argv: argv})
+}
+
+func (h *Host) noBuiltin(adapter string) error {
+	const bound = "to register a bound package: fm-procevent register-extension"
+	if h.Home.Root == "" {
+		return fault.New(fault.AdapterUnbound, "no built-in adapter %s: this program is not installed in a root, whose bin would hold its script; set FM_ROOT_OVERRIDE; %s", adapter, bound)
+	}
+	return fault.New(fault.AdapterUnbound, "no built-in adapter %s: there is no %s; %s", adapter, fault.Path(h.script(adapter)), bound)
 }
 
 // CheckCommand checks a built-in's command as a person gives it: what a
