@@ -253,3 +253,87 @@ func TestEndedContext(t *testing.T) {
 		t.Errorf("out of time: %v", err)
 	}
 }
+
+// TestMovedWhileWaiting: a directory that is not at its path any more when the
+// lock comes is refused, and whatever stands at the path is left alone.
+func TestMovedWhileWaiting(t *testing.T) {
+	for what, change := range map[string]func(t *testing.T, path, aside string){
+		"moved": func(t *testing.T, path, aside string) {
+			check(t, os.Rename(path, aside))
+		},
+		"replaced": func(t *testing.T, path, aside string) {
+			check(t, os.Rename(path, aside))
+			check(t, os.Mkdir(path, 0o700))
+		},
+		"removed": func(t *testing.T, path, _ string) {
+			check(t, os.RemoveAll(path))
+		},
+		"removed and made again": func(t *testing.T, path, _ string) {
+			check(t, os.RemoveAll(path))
+			check(t, os.Mkdir(path, 0o700))
+		},
+		"a link to it": func(t *testing.T, path, aside string) {
+			check(t, os.Rename(path, aside))
+			check(t, os.Symlink(aside, path))
+		},
+		"a link to another": func(t *testing.T, path, aside string) {
+			check(t, os.Rename(path, aside))
+			check(t, os.Mkdir(aside+".other", 0o700))
+			check(t, os.Symlink(aside+".other", path))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			parent := open(t)
+			dir, err := parent.Mkdir("home", 0o700)
+			check(t, err)
+			defer dir.Close()
+			aside := parent.Path() + "/aside"
+			lock := acquire(t, dir, "first")
+			got := make(chan error)
+			go func() {
+				_, err := Acquire(context.Background(), dir, name, "second", nil)
+				got <- err
+			}()
+			waitUntilBlocked(t)
+			change(t, dir.Path(), aside)
+			lock.Release()
+			if err := <-got; !fault.Is(err, fault.LockUnavailable) || !strings.Contains(err.Error(), "moved or replaced") {
+				t.Errorf("got %v", err)
+			}
+			for _, path := range []string{dir.Path(), aside + ".other"} {
+				if left, _ := os.ReadDir(path); len(left) > 0 && what != "a link to it" {
+					t.Errorf("%s holds %v", path, left)
+				}
+			}
+		})
+	}
+}
+
+// TestRemovedForEver: a file that loses its name again and again does not keep a
+// command past its time.
+func TestRemovedForEver(t *testing.T) {
+	dir := open(t)
+	stop := make(chan struct{})
+	var others sync.WaitGroup
+	others.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				os.Remove(dir.Path() + "/" + name)
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for range 1000 { // each ends, one way or the other
+		lock, err := Acquire(ctx, dir, name, "x", nil)
+		if err != nil && !fault.Is(err, fault.LockUnavailable) {
+			t.Error(err)
+		}
+		lock.Release()
+	}
+	close(stop)
+	others.Wait()
+}
