@@ -42,12 +42,15 @@ func (c Condition) check(source string, reg *registered) error {
 		if reg == nil {
 			return fault.New(fault.OwnerMismatch, "source %s is not registered any more, so no registration has the given token; to clear what it may have left: fm-procevent retire %[1]s --if-absent", source)
 		}
-		if !reg.external() || reg.Token != c.IfOwner {
-			return fault.New(fault.OwnerMismatch, "the given token is not that of the registration of source %s; nothing was changed", source)
+		if !reg.external() {
+			return fault.New(fault.OwnerMismatch, "source %s is of the built-in adapter %s, and has no token; nothing was changed; see fm-procevent retire --help", source, reg.Adapter)
+		}
+		if reg.Token != c.IfOwner {
+			return fault.New(fault.OwnerMismatch, "the given token is not that of the registration of source %s; nothing was changed; to be told the command with the token: fm-procevent retire %[1]s", source)
 		}
 	case c.IfMatches != nil:
 		if reg == nil || reg.external() || reg.Adapter != c.IfMatches.Adapter || !slices.Equal(reg.Argv, c.IfMatches.Argv) {
-			return fault.New(fault.OwnerMismatch, "the registration of source %s is not the given one; nothing was changed", source)
+			return fault.New(fault.OwnerMismatch, "the registration of source %s is not the given one; nothing was changed; see fm-procevent list", source)
 		}
 	default:
 		if reg != nil && reg.external() {
