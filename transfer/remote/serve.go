@@ -3,7 +3,6 @@ package remote
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -28,8 +27,12 @@ const stopGrace = 3 * time.Second
 // defaultPath is for an account whose shell sets none.
 const defaultPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
-// outputTime is how long the near end has to take the output.
-const outputTime = 30 * time.Second
+// outputTime is how long the near end has to take the output, and leaveOutput how
+// long once this process is told to end.
+const (
+	outputTime  = 30 * time.Second
+	leaveOutput = time.Second
+)
 
 // Server is the far end of a job.
 type Server struct {
@@ -37,12 +40,12 @@ type Server struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 
-	time time.Duration
+	time, outputTime time.Duration
 }
 
 // NewServer returns the server of this process.
 func NewServer() *Server {
-	return &Server{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, time: JobTime}
+	return &Server{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, time: JobTime, outputTime: outputTime}
 }
 
 // Serve runs the job that args are and returns the exit status of this process
@@ -54,39 +57,53 @@ func NewServer() *Server {
 // It changes nothing itself. A crash of this process leaves the command to end
 // by itself; when ctx ends, the command is stopped.
 func (s *Server) Serve(ctx context.Context, args []string) int {
+	end, err := s.do(ctx, args)
+	if err != nil {
+		return s.refuse(ctx, err)
+	}
+	err = s.output(ctx, end.stdout, append(end.stderr, refusal(end.cause)...))
+	switch {
+	case err == errUntaken:
+		return StatusInternal
+	case err != nil:
+		return s.refuse(ctx, fault.Wrap(fault.IO, err, "the command ended (%v), but its output cannot be passed on", end.exit))
+	case end.cause != nil:
+		return StatusOf(end.cause)
+	}
+	return status(end.exit)
+}
+
+// do is the job up to its output.
+func (s *Server) do(ctx context.Context, args []string) (*ending, error) {
 	job, err := ParseJob(args)
 	if err == nil {
 		err = checkPlaces(job)
 	}
 	if err != nil {
-		return s.refuse(err)
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.time, fault.New(fault.Timeout, "the job took more than %v and was stopped", s.time))
 	defer cancel()
 	input, err := s.input(ctx)
 	if err != nil {
-		return s.refuse(err)
+		return nil, err
 	}
-	end, err := s.run(ctx, job, input)
-	if err != nil {
-		return s.refuse(err)
-	}
-	if err := s.output(end); err != nil {
-		return s.refuse(err)
-	}
-	if end.cause != nil {
-		return s.refuse(end.cause)
-	}
-	return status(end.exit)
+	return s.run(ctx, job, input)
 }
 
-// refuse says why, unless a signal to this process is why: whoever sent it
-// knows.
-func (s *Server) refuse(err error) int {
-	if _, ok := errors.AsType[*fault.Error](err); ok {
-		fmt.Fprintln(s.Stderr, fault.Line(err))
-	}
+// refuse says why, if anybody listens. The status says it too.
+func (s *Server) refuse(ctx context.Context, err error) int {
+	_ = s.output(ctx, nil, refusal(err))
 	return StatusOf(err)
+}
+
+// refusal is the line that says why; none when a signal to this process is why:
+// whoever sent it knows.
+func refusal(err error) []byte {
+	if _, ok := errors.AsType[*fault.Error](err); !ok {
+		return nil
+	}
+	return []byte(fault.Line(err) + "\n")
 }
 
 // StatusOf returns the exit status of an error of either end.
@@ -242,20 +259,32 @@ func collect(stream io.Reader, over func()) <-chan collected {
 	return done
 }
 
-// output writes what the command wrote. A near end that takes nothing is not
-// waited for.
-func (s *Server) output(end *ending) error {
+// errUntaken says that nobody takes what is written. It is no fault: there is
+// nobody to tell.
+var errUntaken = errors.New("nobody takes the output")
+
+// output writes to both streams. A near end that takes nothing is not waited for:
+// the write, which nothing can interrupt, is left to end with this process, and
+// nothing may be written after it.
+func (s *Server) output(ctx context.Context, stdout, stderr []byte) error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Stdout.Write(end.stdout)
-		_, errErr := s.Stderr.Write(end.stderr)
+		_, err := s.Stdout.Write(stdout)
+		_, errErr := s.Stderr.Write(stderr)
 		done <- errors.Join(err, errErr)
 	}()
 	select {
 	case err := <-done:
-		return fault.Wrap(fault.IO, err, "the command ended (%v), but its output cannot be passed on", end.exit)
-	case <-time.After(outputTime):
-		return fault.New(fault.IO, "the command ended (%v), but nobody takes its output", end.exit)
+		return err
+	case <-time.After(s.outputTime):
+		return errUntaken
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leaveOutput):
+		return errUntaken
 	}
 }
 

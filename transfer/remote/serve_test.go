@@ -44,7 +44,7 @@ func newFar(t testing.TB) *far {
 	must(t, os.MkdirAll(f.root+"/bin", 0o755))
 	must(t, os.MkdirAll(f.home, 0o700))
 	f.server = &Server{
-		Stdin: strings.NewReader(""), Stdout: &f.out, Stderr: &f.err, time: JobTime,
+		Stdin: strings.NewReader(""), Stdout: &f.out, Stderr: &f.err, time: JobTime, outputTime: outputTime,
 		Getenv: func(name string) string {
 			return map[string]string{"PATH": os.Getenv("PATH"), "HOME": "/home/account", "LANG": "C.UTF-8", "SSH_CONNECTION": "x"}[name]
 		},
@@ -314,4 +314,66 @@ func TestServeHeldOutput(t *testing.T) {
 	_, err = fmt.Sscan(string(text), &pid)
 	must(t, err)
 	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+// TestServeUntaken: a near end that takes neither the output nor the refusal does
+// not keep the far end, nor does it keep it from being told to end.
+func TestServeUntaken(t *testing.T) {
+	const more = 70_000 // than a pipe holds
+	for name, c := range map[string]struct {
+		script string
+		time   time.Duration
+		spoil  func(f *far, w *os.File)
+		told   bool
+	}{
+		"stdout":             {script: fmt.Sprintf("head -c %d /dev/zero", more), spoil: func(f *far, w *os.File) { f.server.Stdout = w }},
+		"stderr":             {script: fmt.Sprintf("head -c %d /dev/zero >&2", more), spoil: func(f *far, w *os.File) { f.server.Stderr = w }},
+		"stderr, told":       {script: fmt.Sprintf("head -c %d /dev/zero >&2", more), spoil: func(f *far, w *os.File) { f.server.Stderr = w }, told: true},
+		"a stopped one":      {script: fmt.Sprintf("head -c %d /dev/zero >&2; exec sleep 600", more), time: 300 * time.Millisecond, spoil: func(f *far, w *os.File) { f.server.Stderr = w }},
+		"a refusal":          {script: "exit 0", spoil: func(f *far, w *os.File) { f.server.Stderr, f.home = full(t, w), f.home+"x" }},
+		"a refusal, told":    {script: "exit 0", spoil: func(f *far, w *os.File) { f.server.Stderr, f.home = full(t, w), f.home+"x" }, told: true},
+		"why it was stopped": {script: "exec sleep 600", time: 300 * time.Millisecond, spoil: func(f *far, w *os.File) { f.server.Stderr = full(t, w) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFar(t)
+			r, w, err := os.Pipe()
+			must(t, err)
+			defer r.Close()
+			defer w.Close()
+			f.command(t, "fm-do", c.script)
+			c.spoil(f, w)
+			if c.time != 0 {
+				f.server.time = c.time
+			}
+			f.server.outputTime = 100 * time.Millisecond
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if c.told {
+				f.server.outputTime = time.Hour
+				time.AfterFunc(100*time.Millisecond, cancel)
+			}
+			status := f.serve(ctx, t, "fm-do")
+			if want := map[bool]int{true: StatusUsage, false: StatusInternal}[strings.HasPrefix(name, "a refusal")]; status != want {
+				t.Errorf("status %d, want %d", status, want)
+			}
+		})
+	}
+}
+
+// full returns a pipe that is filled.
+func full(t *testing.T, w *os.File) *os.File {
+	t.Helper()
+	raw, err := w.SyscallConn()
+	must(t, err)
+	must(t, raw.Write(func(fd uintptr) bool {
+		for err == nil {
+			_, err = syscall.Write(int(fd), []byte{0})
+		}
+		return true
+	}))
+	if err != syscall.EAGAIN {
+		t.Fatal(err)
+	}
+	return w
 }
