@@ -3,8 +3,10 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 
 	"hawser/binding"
 	"hawser/cas"
@@ -13,6 +15,9 @@ import (
 	"hawser/internal/home"
 	"hawser/internal/wire"
 )
+
+// maxNamed is how many digests a refusal names.
+const maxNamed = 5
 
 // RestoreBinding brings a retired binding back (commands: restore-binding): the
 // retained file is revalidated with its package, handshaken, and moved back
@@ -28,7 +33,7 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 		return nil, fault.New(fault.Usage, "extension id %s: must be %s", fault.Path(id), must)
 	}
 	if ok, err := h.has(home.RetiredBindings, id); err == nil && !ok {
-		return nil, notRetained(id, digest)
+		return nil, h.notRetained(id, digest)
 	}
 	t, err := h.transact(ctx, restoreCommand, id)
 	if err != nil {
@@ -45,13 +50,13 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	}
 	retained, err := h.Home.Open(home.RetiredBindings, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, notRetained(id, digest)
+		return nil, h.notRetained(id, digest)
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer retained.Close()
-	record, err := readRetained(retained, id, digest)
+	record, err := t.readRetained(retained, id, digest)
 	if err != nil {
 		return nil, err
 	}
@@ -70,15 +75,45 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	return t.reenable(c, retained)
 }
 
-func notRetained(id string, digest wire.Digest) error {
-	return fault.New(fault.BindingMissing, "no retired binding %s of %s is retained in this home", digest, id)
+// notRetained names what there is instead.
+func (h *Host) notRetained(id string, digest wire.Digest) error {
+	instead := "none is"
+	if names := h.retained(id); len(names) > 0 {
+		instead = "retained there are " + strings.Join(names, ", ")
+	}
+	if record, err := h.Find(id); err == nil {
+		instead += fmt.Sprintf("; %s is bound now, with the binding digest %s", id, record.Digest)
+	}
+	return fault.New(fault.BindingMissing, "the binding %s of %s is not retained in %s; %s",
+		digest, id, fault.Path(h.Home.Join(home.RetiredBindings, id)), instead)
 }
 
-func readRetained(dir *dirfd.Dir, id string, digest wire.Digest) (binding.Record, error) {
+// retained lists the digests of an extension's retired bindings, but not more of
+// them than a line can hold.
+func (h *Host) retained(id string) (digests []string) {
+	dir, err := h.Home.Open(home.RetiredBindings, id)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Names()
+	for _, name := range names {
+		hex, isFile := strings.CutSuffix(name, ".json")
+		if digest := "sha256:" + hex; isFile && wire.CheckDigest(digest) == "" {
+			digests = append(digests, digest)
+		}
+	}
+	if more := len(digests) - maxNamed; more > 0 {
+		digests = append(digests[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
+	return digests
+}
+
+func (h *Host) readRetained(dir *dirfd.Dir, id string, digest wire.Digest) (binding.Record, error) {
 	name := digest.Hex() + ".json"
 	data, err := home.ReadPrivate(dir, name, maxBindingBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return binding.Record{}, notRetained(id, digest)
+		return binding.Record{}, h.notRetained(id, digest)
 	}
 	if err != nil {
 		return binding.Record{}, err
@@ -254,8 +289,12 @@ func (t *transaction) openRepairSource(record binding.Record, root string) (*dir
 	if root == "" && t.isTransferred(record) {
 		return openReal(record.SourcePath)
 	}
-	if root == "" {
-		root = record.SourcePath
+	if root != "" {
+		return t.openSource(root)
 	}
-	return t.openSource(root)
+	dir, err := t.openSource(record.SourcePath)
+	if err != nil {
+		return nil, fmt.Errorf("%w; it was bound from there; to give another copy: fm-extension repair %s <package-root>", err, record.ExtensionID)
+	}
+	return dir, nil
 }

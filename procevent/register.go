@@ -181,6 +181,9 @@ func CheckCommand(argv []string) error {
 // CheckConfigRef checks a configuration reference as a person gives it. Errors:
 // usage.
 func CheckConfigRef(ref string) error {
+	if ref == "" {
+		return fault.New(fault.Usage, "no --config-ref given: it tells the package what to wait for")
+	}
 	if must := wire.CheckConfigRef(ref); must != "" {
 		return fault.New(fault.Usage, "--config-ref: must be %s", must)
 	}

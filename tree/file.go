@@ -107,7 +107,7 @@ func (t *Tree) checkFile(root *dirfd.Dir, rules Rules, path string, use func([]b
 	if !ok || t.nodes[i].dir {
 		return fault.New(fault.IntegrityMismatch, "%s is no file of its package", at)
 	}
-	judge := rules.judge()
+	judge := rules.judge(root)
 	if err := judge.checkDir(root); err != nil {
 		return err
 	}

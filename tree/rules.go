@@ -30,20 +30,24 @@ type Rules struct {
 // installing normalizes its modes.
 func SourceRules() Rules { return Rules{} }
 
-// judge applies the rules for one user, whose files they must be.
+// judge applies the rules to what is below a root, for one user, whose files they
+// must be.
 type judge struct {
 	Rules
+	root place
 	user uint32
 }
 
-func (r Rules) judge() judge { return judge{r, uint32(os.Geteuid())} }
+func (r Rules) judge(root *dirfd.Dir) judge {
+	return judge{r, place{root, ""}, uint32(os.Geteuid())}
+}
 
 // check refuses what no package may hold.
 func (j judge) check(info dirfd.Info, at place) error {
 	modes := j.File
 	switch {
 	case info.IsLink():
-		return fault.New(fault.LinkUnsafe, "%s is a symbolic link; a package holds files and directories only", at)
+		return fault.New(fault.LinkUnsafe, "%s is a symbolic link; a package holds files and directories only: replace it by a copy of what it leads to", at)
 	case info.IsDir():
 		modes = j.Dir
 	case !info.IsRegular():
@@ -51,11 +55,14 @@ func (j judge) check(info dirfd.Info, at place) error {
 	case info.Nlink != 1:
 		return fault.New(fault.LinkUnsafe, "%s has %d hard links; a package's file has one: replace it by a copy", at, info.Nlink)
 	}
+	if info.UID != j.user && len(modes) == 0 {
+		return fault.New(fault.OwnerMismatch, "%s belongs to user %d, not to user %d who runs this; for the whole package: chown -R %[3]d %[4]s", at, info.UID, j.user, j.root)
+	}
 	if info.UID != j.user {
 		return fault.New(fault.OwnerMismatch, "%s belongs to user %d, not to user %d who runs this", at, info.UID, j.user)
 	}
 	if len(modes) == 0 && info.Perm()&0o022 != 0 {
-		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o); for the whole package: chmod -R go-w", at, info.Perm())
+		return fault.New(fault.ModeUnsafe, "%s can be written by other users (mode %04o); for the whole package: chmod -R go-w %s", at, info.Perm(), j.root)
 	}
 	if len(modes) > 0 && !slices.Contains(modes, info.Perm()) {
 		return fault.New(fault.ModeUnsafe, "%s has mode %04o instead of %s", at, info.Perm(), octal(modes))

@@ -64,7 +64,7 @@ func Verify(dir *dirfd.Dir, rules Rules, digest wire.Digest) (*Tree, error) {
 }
 
 func scan(dir *dirfd.Dir, rules Rules, known bool) (*Scanned, error) {
-	s := &Scanned{root: dir, judge: rules.judge(), known: known, nodes: make(nodes, 1, 64), began: time.Now().UnixNano()}
+	s := &Scanned{root: dir, judge: rules.judge(dir), known: known, nodes: make(nodes, 1, 64), began: time.Now().UnixNano()}
 	info, err := dir.Info()
 	if err != nil {
 		return nil, ioFault(err, "cannot read %s", place{dir, ""})
