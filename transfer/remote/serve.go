@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -98,10 +99,13 @@ func (s *Server) refuse(ctx context.Context, err error) int {
 }
 
 // refusal is the line that says why; none when a signal to this process is why:
-// whoever sent it knows.
+// whoever sent it knows. It names this host, since whoever reads it is on another.
 func refusal(err error) []byte {
 	if _, ok := errors.AsType[*fault.Error](err); !ok {
 		return nil
+	}
+	if host, unnamed := os.Hostname(); unnamed == nil {
+		err = fmt.Errorf("on %s: %w", fault.Path(host), err)
 	}
 	return []byte(fault.Line(err) + "\n")
 }
@@ -175,7 +179,7 @@ func (s *Server) run(ctx context.Context, j Job, input []byte) (*ending, error) 
 	}
 	out, errs := <-stdout, <-stderr
 	if settled.NotProvedGone {
-		return nil, fault.New(fault.ProcessCleanupFailed, "process group %d cannot be proved gone; look at it on this host", g.Pid())
+		return nil, fault.New(fault.ProcessCleanupFailed, "process group %d cannot be proved gone; look at it there", g.Pid())
 	}
 	if out.over || errs.over { // perhaps the command ended before it was stopped
 		cause = fault.New(fault.ResponseOversized, "the command wrote more than %d bytes and was stopped", MaxStreamBytes)
@@ -291,10 +295,13 @@ func (s *Server) output(ctx context.Context, stdout, stderr []byte) error {
 // checkPlaces checks root, home and command on disk: each is a real one, reached
 // through no link, and nobody but the user and root chooses what it is.
 //
-// Errors: usage for what is not there; path-unsafe, owner-mismatch, mode-unsafe,
-// link-unsafe; io.
+// Errors: home-invalid when there is no home, usage when there is no such program;
+// path-unsafe, owner-mismatch, mode-unsafe, link-unsafe; io.
 func checkPlaces(j Job) error {
 	home, err := dirfd.Open(j.Home)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fault.New(fault.HomeInvalid, "there is no home %s; create it there (mkdir -m 700 %[1]s), or correct the route", fault.Path(j.Home))
+	}
 	if err != nil {
 		return openFault(err, j.Home)
 	}
@@ -358,7 +365,7 @@ func openFault(err error, path string) error {
 	case fault.CodeOf(err) != fault.Internal:
 		return err
 	case errors.Is(err, fs.ErrNotExist):
-		return fault.New(fault.Usage, "there is no %s on this host", fault.Path(path))
+		return fault.New(fault.Usage, "there is no %s; install the same release there, or correct the route", fault.Path(path))
 	case errors.Is(err, dirfd.ErrLink):
 		return fault.New(fault.PathUnsafe, "%s is a link, or is reached through one; give the real path", fault.Path(path))
 	case errors.Is(err, syscall.ENOTDIR):
