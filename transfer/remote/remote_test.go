@@ -122,6 +122,18 @@ func TestRoutes(t *testing.T) {
 			}
 		})
 	}
+	for part, line := range map[string]string{
+		"it must begin with - <id>": "- harbor\n",
+		"(host: <alias> must":       strings.Replace(harbor, "host: harbor-host; ", "", 1),
+		"; root: must":              strings.Replace(harbor, "/opt/fm", "opt/fm", 1),
+		"; home: must":              strings.Replace(harbor, "home: /home/op/fm; ", "", 1),
+		"it must end with ; added":  strings.Replace(harbor, "; added 2026-01-31", "", 1),
+	} {
+		_, err := parseRoutes([]byte(line))
+		if wantCode(t, err, fault.RouteInvalid); !strings.Contains(err.Error(), "line 1: "+part) {
+			t.Errorf("%q: %v, which is not about %q", line, err, part)
+		}
+	}
 	_, err := parseRoutes([]byte(harbor + harbor))
 	wantCode(t, err, fault.RouteAmbiguous)
 }

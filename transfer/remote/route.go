@@ -118,10 +118,37 @@ func parseRoutes(text []byte) ([]Route, error) {
 // little as they can.
 type grammar struct{ remote, local, localEnd, fixedWords *regexp.Regexp }
 
+// remoteParts are the remote form in the order of the line, each with what a line
+// that goes wrong there is told.
+var remoteParts = []struct{ pattern, must string }{
+	{`^- (\S+) - .* `, "it must begin with - <id> - <summary>"},
+	{`\(host: (\S+)`, "(host: <alias> must come after the summary"},
+	{`; root: (/.*?)`, "; root: must come after the host, and be an absolute path"},
+	{`; home: (/.*?)`, "; home: must come after the root, and be an absolute path"},
+	{`; scope: .*`, "; scope: must come after the home"},
+	{`; projects: .*`, "; projects: must come after the scope"},
+	{`; added (\d{4}-\d\d-\d\d)\)$`, "it must end with ; added <yyyy-mm-dd>)"},
+}
+
+// wrongPart tells what is wrong in a line that the remote form does not match.
+func wrongPart(line string) string {
+	pattern := ""
+	for _, part := range remoteParts {
+		if pattern += part.pattern; !regexp.MustCompile(pattern).MatchString(line) {
+			return part.must
+		}
+	}
+	return ""
+}
+
 // lines is compiled by whoever reads routes, and by no other command.
 var lines = sync.OnceValue(func() grammar {
+	remote := ""
+	for _, part := range remoteParts {
+		remote += part.pattern
+	}
 	return grammar{
-		remote:     regexp.MustCompile(`^- (\S+) - .* \(host: (\S+); root: (/.*?); home: (/.*?); scope: .*; projects: .*; added (\d{4}-\d\d-\d\d)\)$`),
+		remote:     regexp.MustCompile(remote),
 		local:      regexp.MustCompile(`^- \S+ - .*$`),
 		localEnd:   regexp.MustCompile(` \(home: /[^;]*; scope: .*; projects: .*; added \d{4}-\d\d-\d\d\)$`),
 		fixedWords: regexp.MustCompile(`\b(host|root): `),
@@ -140,8 +167,7 @@ func parseLine(line string) (r Route, remote bool, err error) {
 		if g.local.MatchString(line) && (!g.fixedWords.MatchString(line) || g.localEnd.MatchString(line)) {
 			return r, false, nil
 		}
-		return r, false, fault.New(fault.RouteInvalid,
-			"neither a local line nor a remote one, which is: - <id> - <summary> (host: <alias>; root: <dir>; home: <dir>; scope: <text>; projects: <text>; added <yyyy-mm-dd>)")
+		return r, false, fault.New(fault.RouteInvalid, "%s; a remote line is: - <id> - <summary> (host: <alias>; root: <dir>; home: <dir>; scope: <text>; projects: <text>; added <yyyy-mm-dd>)", wrongPart(line))
 	}
 	r = Route{ID: m[1], Alias: m[2], Root: m[3], Home: m[4]}
 	return r, true, r.check(m[5])
