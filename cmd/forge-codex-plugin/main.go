@@ -9,14 +9,18 @@ import (
 
 	"hawser/forge"
 	"hawser/forge/codex"
+	"hawser/internal/cli"
 )
+
+const help = `forge-codex-plugin takes no arguments: a host speaks the Agent Forge plugin protocol v1
+on its stdin and stdout. CODEX_BIN names the Codex program (default codex).
+
+To try it: forge-plugin-conformance -operation workspace_edit -timeout 10m forge-codex-plugin
+`
 
 func main() {
 	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "forge-codex-plugin takes no arguments: a host speaks the Agent Forge plugin protocol v1 on its stdin and stdout.\n"+
-			"CODEX_BIN names the Codex program (default codex).\n"+
-			"To try it: forge-plugin-conformance -operation workspace_edit -timeout 10m forge-codex-plugin")
-		os.Exit(2)
+		os.Exit(cli.TellArguments("forge-codex-plugin", help, os.Args[1:]))
 	}
 	if err := forge.ServeWithProgress(forge.Plugin{Capabilities: codex.Capabilities()}, codex.Edit); err != nil {
 		fmt.Fprintln(os.Stderr, "forge-codex-plugin:", err)

@@ -22,6 +22,7 @@ import (
 
 	"hawser/forge"
 	"hawser/forge/conformance"
+	"hawser/internal/cli"
 	"hawser/internal/fault"
 )
 
@@ -40,6 +41,7 @@ Flags:
   -json                            one JSON object a line instead of text
   -v                               shows what the plugin writes on stderr
   -timeout DURATION                how long a valid operation may take (default 1m)
+  -version                         says which release this is
 
 Examples:
   forge-plugin-conformance ./my-plugin
@@ -57,11 +59,14 @@ const (
 )
 
 // main ends with 128 and the signal's number when one ends the run, after the
-// plugins that run have been stopped.
+// plugins that run have been stopped and the work trees removed. A reader that
+// has gone (| head) must not kill it either before it has done that: SIGPIPE, of
+// which the default does, becomes an error of the write.
 func main() {
 	ctx, stop := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() { stop(interrupted{(<-signals).(syscall.Signal)}) }()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -76,6 +81,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)
 		return exitPassed
+	case err == nil && c.version:
+		_, err = fmt.Fprintln(stdout, "forge-plugin-conformance", cli.Version())
+		err = fault.Wrap(fault.IO, err, "cannot write to stdout")
 	case err == nil && c.list:
 		err = c.printList(stdout)
 	case err == nil:
@@ -101,6 +109,7 @@ type command struct {
 	suite     conformance.Suite
 	scenarios []conformance.Scenario
 	list      bool
+	version   bool
 	json      bool
 }
 
@@ -113,12 +122,16 @@ func parse(args []string) (*command, error) {
 	c := &command{}
 	flags.BoolVar(&c.list, "list", false, "")
 	flags.BoolVar(&c.json, "json", false, "")
+	flags.BoolVar(&c.version, "version", false, "")
 	verbose := flags.Bool("v", false, "")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil, err
 		}
 		return nil, fault.New(fault.Usage, "%v; see forge-plugin-conformance -h", err)
+	}
+	if c.version {
+		return c, nil
 	}
 	c.suite = conformance.Suite{
 		Operation: forge.Capability(*operation), Argv: flags.Args(), Env: environment(), Timeout: *timeout,
@@ -226,14 +239,11 @@ func (c *command) printList(stdout io.Writer) error {
 
 // judge runs the scenarios and returns how many the plugin failed.
 func (c *command) judge(ctx context.Context, stdout, stderr io.Writer) (failed int, err error) {
-	var writing error
-	err = c.suite.Run(ctx, c.scenarios, func(v conformance.Verdict) {
+	err = c.suite.Run(ctx, c.scenarios, func(v conformance.Verdict) error {
 		if !v.Passed() {
 			failed++
 		}
-		if err := c.print(v, stdout, stderr); err != nil {
-			writing = err
-		}
+		return fault.Wrap(fault.IO, c.print(v, stdout, stderr), "cannot write to stdout")
 	})
 	if err != nil {
 		return failed, err
@@ -241,7 +251,7 @@ func (c *command) judge(ctx context.Context, stdout, stderr io.Writer) (failed i
 	if !c.json {
 		fmt.Fprintf(stderr, "%d passed, %d failed\n", len(c.scenarios)-failed, failed)
 	}
-	return failed, fault.Wrap(fault.IO, writing, "cannot write to stdout")
+	return failed, nil
 }
 
 func (c *command) print(v conformance.Verdict, stdout, stderr io.Writer) error {

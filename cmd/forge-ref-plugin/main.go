@@ -9,13 +9,18 @@ import (
 	"strings"
 
 	"hawser/forge"
+	"hawser/internal/cli"
 )
+
+const help = `forge-ref-plugin takes no arguments: a host speaks the Agent Forge plugin protocol v1
+on its stdin and stdout.
+
+To try it: forge-plugin-conformance forge-ref-plugin
+`
 
 func main() {
 	if len(os.Args) > 1 {
-		fmt.Fprintln(os.Stderr, "forge-ref-plugin takes no arguments: a host speaks the Agent Forge plugin protocol v1 on its stdin and stdout.\n"+
-			"To try it: forge-plugin-conformance forge-ref-plugin")
-		os.Exit(2)
+		os.Exit(cli.TellArguments("forge-ref-plugin", help, os.Args[1:]))
 	}
 	plugin := forge.Plugin{Capabilities: []forge.Capability{forge.CapText, forge.CapProgress, forge.CapCancel}}
 	if err := forge.ServeWithProgress(plugin, upper); err != nil {

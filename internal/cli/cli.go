@@ -34,6 +34,29 @@ const (
 // version is what the build is of; the Makefile sets it.
 var version = "development"
 
+// Version returns what this build is of.
+func Version() string { return version }
+
+// TellArguments is for a program that takes no arguments: it answers --help and
+// --version, refuses any others, and returns the exit status.
+func TellArguments(name, help string, args []string) int {
+	text := ""
+	switch {
+	case len(args) == 1 && (args[0] == "-h" || args[0] == "--help"):
+		text = help
+	case len(args) == 1 && args[0] == "--version":
+		text = name + " " + version + "\n"
+	default:
+		Complain(os.Stderr, fault.New(fault.Usage, "%s takes no arguments; see %[1]s --help", name))
+		return ExitUsage
+	}
+	if _, err := os.Stdout.WriteString(text); err != nil {
+		Complain(os.Stderr, fault.Wrap(fault.IO, err, "standard output"))
+		return ExitRefused
+	}
+	return ExitDone
+}
+
 // Status is an error that is an exit status and nothing else: whatever had to
 // be said has been said.
 type Status int
