@@ -8,9 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -34,6 +38,90 @@ func TestScripts(t *testing.T) {
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // a program of the race detector ends a second late otherwise
 			return nil
 		},
+	})
+}
+
+// job is the command as it judges a plugin that edits work trees, and never ends
+// to do so unless told otherwise.
+type job struct {
+	*exec.Cmd
+	tmp string // where its work trees are
+	pid string // where its plugin notes who it is
+}
+
+func start(t *testing.T, before string, stdout *os.File, plugin string) *job {
+	t.Helper()
+	j := &job{tmp: t.TempDir(), pid: filepath.Join(t.TempDir(), "pid")}
+	j.Cmd = exec.Command("sh", "-c", before+` exec forge-plugin-conformance -operation workspace_edit -run "^session/" `+plugin)
+	j.Stdout = stdout
+	j.Env = append(os.Environ(), "TMPDIR="+j.tmp, "PID="+j.pid, "GORACE=atexit_sleep_ms=0")
+	if err := j.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// running waits for the plugin, and returns its pid.
+func (j *job) running() int {
+	for ; ; time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(j.pid)
+		if line, whole := strings.CutSuffix(string(text), "\n"); whole {
+			pid, _ := strconv.Atoi(line)
+			return pid
+		}
+	}
+}
+
+// ends waits for the end, which leaves no file.
+func (j *job) ends(t *testing.T, status int) {
+	t.Helper()
+	_ = j.Wait()
+	if got := j.ProcessState.ExitCode(); got != status {
+		t.Errorf("it ended with %v, want status %d", j.ProcessState, status)
+	}
+	if left, _ := os.ReadDir(j.tmp); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
+}
+
+const hangs = `sh -c 'echo $$ >"$PID"; exec sleep 1000'`
+
+// A run that is interrupted stops the plugin that it waits for, and leaves nothing.
+func TestInterrupted(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		t.Run(sig.String(), func(t *testing.T) {
+			j := start(t, "", nil, hangs)
+			pid := j.running()
+			if err := j.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			j.ends(t, 128+int(sig))
+			if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+				t.Errorf("the plugin is not gone: %v", err)
+			}
+		})
+	}
+}
+
+// Nor does one whose verdicts nobody takes.
+func TestNobodyReads(t *testing.T) {
+	t.Run("closed pipe", func(t *testing.T) {
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		read.Close()
+		j := start(t, "", write, "naive-plugin")
+		write.Close()
+		j.ends(t, exitUsage)
+	})
+	t.Run("full disk", func(t *testing.T) {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip(err)
+		}
+		defer full.Close()
+		start(t, "", full, "naive-plugin").ends(t, exitUsage)
 	})
 }
 

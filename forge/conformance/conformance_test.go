@@ -669,7 +669,7 @@ func (f *firstLines) Read(p []byte) (int, error) {
 func judge(t testing.TB, s *Suite, scenarios ...Scenario) map[string]Verdict {
 	t.Helper()
 	verdicts := map[string]Verdict{}
-	if err := s.Run(t.Context(), scenarios, func(v Verdict) { verdicts[v.Scenario.Name] = v }); err != nil {
+	if err := s.Run(t.Context(), scenarios, func(v Verdict) error { verdicts[v.Scenario.Name] = v; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return verdicts
@@ -754,7 +754,7 @@ func TestMisbehaviours(t *testing.T) {
 				}
 			}
 			var last Verdict
-			if err := s.Run(t.Context(), scenarios, func(v Verdict) { last = v }); err != nil {
+			if err := s.Run(t.Context(), scenarios, func(v Verdict) error { last = v; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			if last.Passed() {
@@ -897,7 +897,7 @@ func TestBadWorkspacesExist(t *testing.T) {
 func TestWhatCannotBeStarted(t *testing.T) {
 	s := testPlugin{operation: forge.CapText}.suite(t)
 	s.Path = filepath.Join(t.TempDir(), "none")
-	err := s.Run(t.Context(), Scenarios(forge.CapText), func(Verdict) { t.Error("a verdict") })
+	err := s.Run(t.Context(), Scenarios(forge.CapText), func(Verdict) error { return errors.New("a verdict") })
 	if !fault.Is(err, fault.ProcessFailed) {
 		t.Errorf("got %v", err)
 	}
@@ -960,9 +960,22 @@ func TestInterrupted(t *testing.T) {
 		defer cancel(cause) // while the host waits for the plugin
 		return launch(ctx)
 	}
-	err := s.Run(ctx, Scenarios(forge.CapWorkspaceEdit), func(v Verdict) { t.Error("a verdict:", v.Finding) })
+	err := s.Run(ctx, Scenarios(forge.CapWorkspaceEdit), func(v Verdict) error { return fmt.Errorf("a verdict: %v", v.Finding) })
 	if !errors.Is(err, cause) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Whoever gets no verdict waits for none: the run ends, with all that it started.
+func TestReportFails(t *testing.T) {
+	s, cause, calls := testPlugin{operation: forge.CapWorkspaceEdit}.suite(t), errors.New("nobody reads"), 0
+	t.Setenv("TMPDIR", t.TempDir())
+	err := s.Run(t.Context(), Scenarios(forge.CapWorkspaceEdit), func(Verdict) error { calls++; return cause })
+	if err != cause || calls != 1 {
+		t.Errorf("got %v after %d verdicts", err, calls)
+	}
+	if left, _ := os.ReadDir(os.TempDir()); len(left) > 0 {
+		t.Errorf("files are left: %v", left)
 	}
 }
 

@@ -91,10 +91,11 @@ func judge(t *testing.T, path string, argv ...string) {
 		// it would end a second late.
 		Env: []string{"PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0"},
 	}
-	err := s.Run(t.Context(), conformance.Scenarios(forge.CapText), func(v conformance.Verdict) {
+	err := s.Run(t.Context(), conformance.Scenarios(forge.CapText), func(v conformance.Verdict) error {
 		if !v.Passed() {
 			t.Errorf("%s: %v", v.Scenario.Name, v.Finding)
 		}
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -78,12 +78,13 @@ func (v Verdict) Passed() bool { return v.Finding == nil }
 
 // Run judges the plugin by the scenarios and calls report with each verdict, in
 // the order of the scenarios. It fails when it cannot judge: with process-failed
-// when the plugin cannot be started, with io, or with the context's error.
+// when the plugin cannot be started, with io, or with the context's error. An
+// error of report ends it too: nobody would learn of the verdicts that follow.
 // Nothing is left of the plugin, nor of the work trees that were made for it.
 //
 // Valid sessions run alone, because a plugin has a quarter of a second to end
 // them; the rejections, with their two seconds, run side by side.
-func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdict)) error {
+func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdict) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	judged := *s
@@ -107,7 +108,10 @@ func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdi
 	for i := range verdicts {
 		select {
 		case verdict := <-verdicts[i]:
-			report(verdict)
+			if err := report(verdict); err != nil {
+				stop(err)
+				return err
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
