@@ -9,7 +9,7 @@ set -eu
 umask 022
 
 if [ $# -ne 2 ] || [ -z "$2" ]; then
-	echo "usage: install.sh FROM ROOT" >&2
+	echo "usage: make install ROOT=/opt/fm, or scripts/install.sh FROM ROOT" >&2
 	exit 2
 fi
 mkdir -p "$2/bin"

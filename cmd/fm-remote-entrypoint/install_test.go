@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -22,6 +23,9 @@ func TestInstall(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(from, name), []byte(script), 0o700); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if out, err := exec.Command("../../scripts/install.sh", from, "").CombinedOutput(); err == nil || !strings.Contains(string(out), "make install ROOT=/opt/fm") {
+		t.Errorf("without a root: %v, %s", err, out)
 	}
 	for range 2 { // the second time over the first
 		if out, err := exec.Command("../../scripts/install.sh", from, root).CombinedOutput(); err != nil {
