@@ -59,13 +59,18 @@ const (
 )
 
 // main ends with 128 and the signal's number when one ends the run, after the
-// plugins that run have been stopped and the work trees removed. A reader that
-// has gone (| head) must not kill it either before it has done that: SIGPIPE, of
-// which the default does, becomes an error of the write.
+// plugins that run have been stopped and the work trees removed. A signal that
+// was ignored from outside (nohup) stays ignored. SIGPIPE, which by default kills
+// a program whose reader has gone (| head), becomes an error of the write, so that
+// this too is cleaned up after.
 func main() {
 	ctx, stop := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if !signal.Ignored(sig) {
+			signal.Notify(signals, sig)
+		}
+	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go func() { stop(interrupted{(<-signals).(syscall.Signal)}) }()
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))

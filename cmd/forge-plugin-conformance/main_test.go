@@ -103,6 +103,25 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
+// What is ignored from outside, as under nohup or in the background of a script,
+// stays ignored. TERM comes after it, and is the one that ends the run: of two
+// signals that are pending, the runtime takes that with the lower number first.
+// It lets no program of Go see that QUIT was ignored.
+func TestIgnoredSignals(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		t.Run(sig.String(), func(t *testing.T) {
+			j := start(t, fmt.Sprintf(`trap "" %d;`, sig), nil, hangs)
+			j.running()
+			for _, sent := range []syscall.Signal{sig, syscall.SIGTERM} {
+				if err := j.Process.Signal(sent); err != nil {
+					t.Fatal(err)
+				}
+			}
+			j.ends(t, 128+int(syscall.SIGTERM))
+		})
+	}
+}
+
 // Nor does one whose verdicts nobody takes.
 func TestNobodyReads(t *testing.T) {
 	t.Run("closed pipe", func(t *testing.T) {
