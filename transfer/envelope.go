@@ -77,16 +77,16 @@ func (e *Envelope) PackageDigest() wire.Digest { return e.pkg }
 // of binding.ParseManifest; those of tree.Scanned.Load.
 func Pack(s *tree.Scanned) ([]byte, error) {
 	if s.Count() > MaxEntries {
-		return nil, tooMany("the package")
+		return nil, tooMany("the package " + fault.Path(s.Path()))
 	}
 	if s.Bytes() > MaxBytes {
-		return nil, tooLarge("the package")
+		return nil, tooLarge("the package " + fault.Path(s.Path()))
 	}
 	entries, err := readEntries(s)
 	if err != nil {
 		return nil, err
 	}
-	name := func(i int) string { return fault.Path(entries[i].Path) }
+	name := func(i int) string { return fault.Path(s.Path() + "/" + entries[i].Path) }
 	if err := checkSizes(entries, name); err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 	}
 	data := e.encode()
 	if len(data) > MaxEnvelopeBytes {
-		return nil, fault.New(fault.PackageOversized, "the package comes to more than %d bytes in transfer; shorten its paths", MaxEnvelopeBytes)
+		return nil, fault.New(fault.PackageOversized, "the package %s comes to more than %d bytes in transfer; shorten its paths", fault.Path(s.Path()), MaxEnvelopeBytes)
 	}
 	return data, nil
 }

@@ -176,6 +176,9 @@ func (s *Scanned) meet(i int32, info dirfd.Info, at place) error {
 	return nil
 }
 
+// Path returns the path of the directory that was scanned.
+func (s *Scanned) Path() string { return s.root.Path() }
+
 // Count returns the number of entries: directories and files, not the root.
 func (s *Scanned) Count() int { return len(s.nodes) - 1 }
 

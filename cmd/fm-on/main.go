@@ -74,7 +74,7 @@ func end(cmd *cobra.Command, status int, err error) error {
 
 func run(cmd *cobra.Command, stdin bool, args []string) (status int, err error) {
 	if len(args) < 2 {
-		err := fault.New(fault.Usage, "takes a route and a command; see fm-on --help")
+		err := fault.New(fault.Usage, "fm-on takes a route and a command; see fm-on --help")
 		return remote.StatusOf(err), err
 	}
 	route, client, err := prepare(cmd.Context(), args[0], args[1])

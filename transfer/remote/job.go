@@ -61,10 +61,10 @@ func (j Job) CommandLine() (string, error) {
 // Errors: usage.
 func ParseJob(args []string) (Job, error) {
 	if len(args) != 4 {
-		return Job{}, fault.New(fault.Usage, "takes a version and three words in base64, not %d argument(s); fm-on is the way to call this", len(args))
+		return Job{}, fault.New(fault.Usage, "fm-remote-entrypoint takes a version and three words in base64, not %d argument(s); fm-on is the way to call this", len(args))
 	}
 	if args[0] != jobVersion {
-		return Job{}, fault.New(fault.Usage, "speaks version %s only; install the same release on both hosts", jobVersion)
+		return Job{}, fault.New(fault.Usage, "fm-remote-entrypoint speaks version %s only; install the same release on both hosts", jobVersion)
 	}
 	texts := make([]string, 3)
 	for i, word := range args[1:] {
