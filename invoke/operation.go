@@ -274,7 +274,7 @@ func (op *Operation) run(ctx context.Context, verb string, request any, timeout 
 		return nil, err
 	}
 	if err := op.pkg.Verify(); err != nil {
-		return nil, fmt.Errorf("the package changed while it answered: %w", err)
+		return nil, fmt.Errorf("the package changed while it answered: %w; if it writes there itself, it has to use FIRSTMATE_EXTENSION_STATE instead", err)
 	}
 	return answer, nil
 }

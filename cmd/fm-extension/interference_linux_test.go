@@ -86,7 +86,7 @@ func TestPackageChangedMeanwhile(t *testing.T) {
 				_, err := gate.WriteString("go\n")
 				check(t, err)
 				stdout, stderr, code := host.end()
-				if code != 70 || strings.Contains(stdout, "go") || !strings.Contains(stderr, "the package changed while it answered: ") {
+				if code != 70 || strings.Contains(stdout, "go") || !strings.Contains(stderr, "the package changed while it answered: ") || !strings.Contains(stderr, "FIRSTMATE_EXTENSION_STATE") {
 					t.Errorf("exit %d, %q: %s", code, stdout, stderr)
 				}
 				if !strings.Contains(stdout, `"code":"integrity-mismatch"`) && !strings.Contains(stdout, `"code":"mode-unsafe"`) && !strings.Contains(stdout, `"code":"package-missing"`) {
