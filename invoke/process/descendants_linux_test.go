@@ -215,3 +215,34 @@ func TestDescendantsHostKilled(t *testing.T) {
 		}
 	}
 }
+
+// A program below a wrapper never ran when its barrier, or the wrapper, died
+// before the release.
+func TestDescendantsReleaseOfTheDead(t *testing.T) {
+	for name, die := range map[string]func(g *Group, barrier int){
+		"barrier": func(g *Group, barrier int) {
+			kill(t, barrier, unix.SIGKILL)
+			<-g.Ended() // the wrapper has reaped it
+		},
+		"wrapper": func(g *Group, barrier int) {
+			kill(t, g.Pid(), unix.SIGKILL)
+			eventually(t, "the barrier died with the wrapper", func() bool { return reapAdopted(barrier) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := wrapped(t, `echo > ran`)
+			g := start(t, spec)
+			barrier := 0
+			eventually(t, "the wrapper has a barrier", func() bool {
+				_ = everyProcess(func(s stat) {
+					if s.parent == g.Pid() {
+						barrier = s.pid
+					}
+				})
+				return barrier != 0
+			})
+			die(g, barrier)
+			wantNotReached(t, spec, g.Release(context.Background()))
+		})
+	}
+}

@@ -36,7 +36,8 @@
 //   - The program starts with descriptors 0, 1 and 2, default signal
 //     dispositions, an empty signal mask, the environment and directory given,
 //     and the descriptor limit that the host was started with. It is never run
-//     by a shell that it does not name itself.
+//     by a shell that it does not name itself. Its environment means nothing to
+//     the processes of ours that it goes through.
 //   - Only the exact group is signalled, by an identity that is pinned, and never
 //     a process that was found by its name, parent or user.
 //   - Every call ends in bounded time after its context did. What could not be

@@ -25,6 +25,7 @@ const (
 	ExecWrongArchitecture                   // a program for another machine
 	ExecBusy                                // still open for writing somewhere
 	ExecDirectory                           // the working directory cannot be entered
+	ExecNotReached                          // the barrier, or the wrapper above it, died first
 )
 
 var execReasons = [...]string{
@@ -36,6 +37,7 @@ var execReasons = [...]string{
 	ExecWrongArchitecture: "it is a program for another architecture than " + runtime.GOARCH,
 	ExecBusy:              "another process still holds it open for writing",
 	ExecDirectory:         "its working directory cannot be entered",
+	ExecNotReached:        "the process that was to become it ended first; was it killed, or is this user's limit of processes (ulimit -u) or memory reached?",
 }
 
 func (r ExecReason) String() string { return execReasons[r] }
@@ -44,14 +46,22 @@ func (r ExecReason) String() string { return execReasons[r] }
 type ExecError struct {
 	Path   string
 	Reason ExecReason
-	Errno  syscall.Errno
+	Errno  syscall.Errno // 0 where the kernel refused nothing
 }
 
 func (e *ExecError) Error() string {
+	if e.Errno == 0 {
+		return fmt.Sprintf("cannot execute %s: %v", fault.Path(e.Path), e.Reason)
+	}
 	return fmt.Sprintf("cannot execute %s: %v (%v)", fault.Path(e.Path), e.Reason, e.Errno)
 }
 
-func (e *ExecError) Unwrap() error { return e.Errno }
+func (e *ExecError) Unwrap() error {
+	if e.Errno == 0 {
+		return nil
+	}
+	return e.Errno
+}
 
 // diagnose tells apart what execve reports with one number. It looks at the
 // file only after the fact and says no byte of it.

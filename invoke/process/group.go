@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -139,7 +140,7 @@ func (g *Group) start(spec Spec) error {
 		return err
 	}
 	argv := append([]string{word, spec.Path}, spec.Argv...)
-	g.leader, err = fork(path, argv, spec.Env, far.fds)
+	g.leader, err = fork(path, argv, barrier.Shield(spec.Env), far.fds)
 	runtime.KeepAlive(spec) // its files were only numbers since lend
 	if err != nil {
 		return err
@@ -171,23 +172,26 @@ func (g *Group) Pid() int { return g.leader.pid }
 func (g *Group) Identity() Identity { return g.identity }
 
 // Release lets the barrier execute the program, and waits until it did or
-// failed. It fails with an *ExecError when nothing was executed, or with the
-// context's error when that ended first; the group is then still to be settled
-// or closed. A barrier that was killed is no failure here: the ending tells.
+// failed. It fails with an *ExecError when nothing was executed, a barrier or
+// wrapper that died included, or with the context's error when that ended first;
+// the group is then still to be settled or closed.
 func (g *Group) Release(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = g.control.SetDeadline(longAgo) })()
 	if _, err := g.control.Write([]byte{barrier.Release}); err != nil {
 		return g.controlError(ctx, err)
 	}
-	var message [barrier.FailureSize]byte
-	switch _, err := io.ReadFull(g.control, message[:]); err {
-	case nil:
-		return diagnose(g.path, barrier.Decode(message))
-	case io.EOF: // closed by execve
-		return nil
-	default:
+	reply, err := io.ReadAll(g.control) // to its end, by execve or an exit
+	if err != nil {
 		return g.controlError(ctx, err)
 	}
+	failure, executing := bytes.CutPrefix(reply, []byte{barrier.Executing})
+	switch {
+	case len(failure) == barrier.FailureSize:
+		return diagnose(g.path, barrier.Decode([barrier.FailureSize]byte(failure)))
+	case executing:
+		return nil
+	}
+	return &ExecError{Path: g.path, Reason: ExecNotReached}
 }
 
 // longAgo, as a deadline, ends reads and writes that wait, with os.ErrDeadlineExceeded.
@@ -198,7 +202,7 @@ func (g *Group) controlError(ctx context.Context, err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return context.Cause(ctx)
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
-		return nil // the barrier is dead
+		return &ExecError{Path: g.path, Reason: ExecNotReached}
 	}
 	return fault.Wrap(fault.IO, err, "cannot release the launch barrier of %s", fault.Path(g.path))
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hawser/invoke/process/internal/barrier"
 )
 
 // pinWith selects how groups started from here on are pinned.
@@ -27,11 +29,12 @@ func blockSignals() {
 }
 
 // pinVariable tells a wrapper, which is a process of its own, how to pin. Package
-// variables are ready before the init function that becomes the wrapper.
+// variables are ready before the init function that becomes the wrapper, which
+// sees its program's variables shielded.
 const pinVariable = "PROCESS_TEST_PIN"
 
 var _ = func() bool {
-	if os.Getenv(pinVariable) == "zombie" {
+	if os.Getenv(barrier.Shield([]string{pinVariable})[0]) == "zombie" {
 		groupSignals = func() bool { return false }
 	}
 	return true

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -587,5 +588,85 @@ func TestManyAtOnce(t *testing.T) {
 	eventually(t, "all other descriptors closed", func() bool { return openDescriptors() <= descriptors+many+2 })
 	if left := remainingChildren(); len(left) > 0 {
 		t.Errorf("processes left: %v", left)
+	}
+}
+
+// A barrier that dies is told from a program that ran: before its release, and
+// between the release and the execution.
+func TestReleaseOfTheDead(t *testing.T) {
+	for name, die := range map[string]func(t *testing.T, g *Group) error{
+		"before the release": func(t *testing.T, g *Group) error {
+			kill(t, g.Pid(), unix.SIGKILL)
+			<-g.Ended()
+			return g.Release(context.Background())
+		},
+		"after the release": func(t *testing.T, g *Group) error {
+			kill(t, g.Pid(), unix.SIGSTOP) // it may not have read it
+			released := make(chan error)
+			go func() { released <- g.Release(context.Background()) }()
+			eventually(t, "it is released", func() bool { return unread(g.control) > 0 })
+			kill(t, g.Pid(), unix.SIGKILL)
+			return <-released
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if runtime.GOOS != "linux" {
+				t.Skip("a socket's unread bytes are asked for in the way of Linux")
+			}
+			spec := shell(t, `echo > ran`)
+			wantNotReached(t, spec, die(t, start(t, spec)))
+		})
+	}
+}
+
+// unread is the memory, in bytes, of what the far end of a socket has not read.
+func unread(socket *os.File) (bytes int) {
+	conn, err := socket.SyscallConn()
+	if err == nil {
+		_ = conn.Control(func(fd uintptr) { bytes, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) })
+	}
+	return bytes
+}
+
+func kill(t testing.TB, pid int, signal unix.Signal) {
+	t.Helper()
+	if err := unix.Kill(pid, signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantNotReached(t *testing.T, spec Spec, err error) {
+	t.Helper()
+	if failure, ok := errors.AsType[*ExecError](err); !ok || failure.Reason != ExecNotReached || failure.Path != spec.Path {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(spec.Dir.Name(), "ran")); err == nil {
+		t.Error("the program ran")
+	}
+}
+
+// The variables of the runtime are the program's, and mean nothing to what is
+// between the host and the program.
+func TestEnvironmentIsThePrograms(t *testing.T) {
+	env := []string{
+		"GOMEMLIMIT=abc", "GODEBUG=inittrace=1", "GOTRACEBACK=wer", "GOGC=1", "LD_PRELOAD=/nonexistent", "@=", "@A=1", "B", "C=", "LC_ALL=C",
+	}
+	for name, policy := range map[string]Policy{"group": PolicyGroup, "descendants": PolicyDescendants} {
+		t.Run(name, func(t *testing.T) {
+			if runtime.GOOS != "linux" {
+				t.Skip("reads /proc")
+			}
+			spec := shell(t, "")
+			spec.Path, spec.Argv, spec.Env, spec.Policy = "/bin/cat", []string{"cat", "/proc/self/environ"}, env, policy
+			g := startReleased(t, spec)
+			r := g.Exchange(context.Background(), nil, bounds)
+			if got := strings.Split(strings.TrimSuffix(string(r.Stdout), "\x00"), "\x00"); !slices.Equal(got, env) || !r.Exit.OK() {
+				t.Errorf("got %q, %v, want %q", got, r.Exit, env)
+			}
+			// The program's own loader may complain of its own variables.
+			if lines := strings.Count(string(r.Stderr), "\n"); lines > 1 || strings.Contains(string(r.Stderr), "init") {
+				t.Errorf("stderr: %q", r.Stderr)
+			}
+		})
 	}
 }

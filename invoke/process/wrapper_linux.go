@@ -28,7 +28,7 @@ func init() {
 		return
 	}
 	wrap(os.Args[1:])
-	os.Exit(0)
+	syscall.Exit(0) // at once: whatever the host runs or waits for at its exit is not ours
 }
 
 // wrapper is the process between the host and a program whose descendants are

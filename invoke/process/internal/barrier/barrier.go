@@ -14,6 +14,30 @@ const (
 // Release is the byte that lets the barrier execute its target.
 const Release byte = 'r'
 
+// Executing is the byte with which the barrier says that execve is next.
+const Executing byte = 'e'
+
+// shield goes before each variable on its way to the barrier. No runtime and no
+// loader reads such a name: a GOMEMLIMIT, GODEBUG or LD_PRELOAD that is meant for
+// the target does not stop the barrier, or write into the target's streams.
+const shield = "@"
+
+// Shield returns the environment that a barrier is to be started with.
+func Shield(env []string) []string {
+	shielded := make([]string, len(env))
+	for i, variable := range env {
+		shielded[i] = shield + variable
+	}
+	return shielded
+}
+
+// unshield returns to each variable its name.
+func unshield(env []string) {
+	for i := range env {
+		env[i] = env[i][len(shield):]
+	}
+}
+
 // exitUnreleased is the status of a barrier that ran nothing.
 const exitUnreleased = 125
 
@@ -26,7 +50,7 @@ const (
 	StageExec  Stage = 'x' // executing the target
 )
 
-// Failure is the barrier's only answer: what failed, and how.
+// Failure is what failed in a barrier, and how: nothing was executed.
 type Failure struct {
 	Stage Stage
 	Errno syscall.Errno
@@ -69,7 +93,7 @@ func run(path string, argv []string) {
 		report(StageChdir, err)
 		return
 	}
-	if !released() {
+	if !released() || !announced() {
 		return
 	}
 	report(StageExec, exec(path, argv))
@@ -88,6 +112,13 @@ func released() bool {
 	}
 }
 
+// announced tells the host that execve is next. A host that is gone cannot be
+// told, and nothing runs for it.
+func announced() bool {
+	n, err := syscall.Write(ControlFD, []byte{Executing})
+	return err == nil && n == 1
+}
+
 // exec executes the target in place and returns only its failure.
 //
 // ETXTBSY says that some process still holds the file open for writing. Right
@@ -96,6 +127,7 @@ func released() bool {
 // A file that is no program by itself (ENOEXEC) is not handed to a shell.
 func exec(path string, argv []string) error {
 	env := syscall.Environ()
+	unshield(env)
 	for milliseconds := int64(1); ; milliseconds *= 2 {
 		err := syscall.Exec(path, argv, env)
 		if err != syscall.ETXTBSY || milliseconds > 256 {

@@ -13,14 +13,15 @@
 // # Protocol
 //
 // The barrier's arguments are [Word], the path to execute, and the argument
-// vector (with its argument zero). Its environment is the target's. Its
-// descriptors 0, 1 and 2 are the target's; [ControlFD] is one end of a stream
-// socket pair, [DirFD] the working directory.
+// vector (with its argument zero). Its environment is the target's, made of no
+// meaning on the way ([Shield]). Its descriptors 0, 1 and 2 are the target's;
+// [ControlFD] is one end of a stream socket pair, [DirFD] the working directory.
 //
 // The host writes [Release] to the control socket. When the socket ends first,
 // the host is gone: the barrier exits and nothing ran. After a release the
-// socket ends without a byte when execve succeeded (it is close-on-exec), or
-// carries one [Failure].
+// barrier writes [Executing] as the last thing before execve, and the socket ends
+// when execve succeeded (it is close-on-exec). One [Failure] says that nothing was
+// executed; so does an end without either, which is a barrier that died.
 //
 // Before it waits, the barrier resets what a child must not inherit: signal
 // dispositions (an ignored signal stays ignored over execve, and Go leaves
