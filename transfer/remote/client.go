@@ -126,6 +126,10 @@ func (c *Client) arguments() []string {
 		"ClearAllForwardings=yes",
 		"Tunnel=no",
 		"PermitLocalCommand=no",
+		// What is said on stderr is the other side's, but for what failed. A peer
+		// that stopped answering is said at INFO, and nowhere below.
+		"LogLevel=INFO",
+		"VisualHostKey=no",
 		// The command and its environment are ours alone. A first SetEnv keeps
 		// those of the configuration out.
 		"RemoteCommand=none",
@@ -143,7 +147,9 @@ func (c *Client) arguments() []string {
 	if c.knowsSessions {
 		options = append(options, sessionOptions...)
 	}
-	args := []string{"-T"}
+	// No tickets are handed on. A client without GSSAPI refuses the option's name,
+	// and takes the letter.
+	args := []string{"-T", "-k"}
 	for _, option := range options {
 		args = append(args, "-o", option)
 	}

@@ -38,7 +38,8 @@ const (
 // one that was meant.
 //
 // Errors: route-invalid naming the line; route-ambiguous for an id on two of
-// them; owner-mismatch, mode-unsafe, link-unsafe, path-unsafe; io.
+// them, and for a line that can be read as two routes; owner-mismatch, mode-unsafe,
+// link-unsafe, path-unsafe; io.
 func ReadRoutes(h *home.Home) ([]Route, error) {
 	dir, err := h.Open("data")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,8 +116,8 @@ func parseRoutes(text []byte) ([]Route, error) {
 // grammar is the two forms of a line. Summary, scope and projects are prose and
 // may hold anything, also what looks like the fixed words. So the summary takes as
 // much as it can, which finds the fixed words from the end, and root and home as
-// little as they can.
-type grammar struct{ remote, local, localEnd, fixedWords *regexp.Regexp }
+// little as they can. head is what makes a line a second route if it is in prose.
+type grammar struct{ remote, head, local, localEnd, fixedWords *regexp.Regexp }
 
 // remoteParts are the remote form in the order of the line, each with what a line
 // that goes wrong there is told.
@@ -149,6 +150,7 @@ var lines = sync.OnceValue(func() grammar {
 	}
 	return grammar{
 		remote:     regexp.MustCompile(remote),
+		head:       regexp.MustCompile(`^\S+; root: /.*?; home: /.*?; scope: `),
 		local:      regexp.MustCompile(`^- \S+ - .*$`),
 		localEnd:   regexp.MustCompile(` \(home: /[^;]*; scope: .*; projects: .*; added \d{4}-\d\d-\d\d\)$`),
 		fixedWords: regexp.MustCompile(`\b(host|root): `),
@@ -161,6 +163,9 @@ func parseLine(line string) (r Route, remote bool, err error) {
 	if !strings.HasPrefix(line, "- ") {
 		return r, false, nil
 	}
+	if strings.HasSuffix(line, "\r") {
+		return r, false, fault.New(fault.RouteInvalid, "ends in CR LF; save the file with plain LF line ends")
+	}
 	g := lines()
 	m := g.remote.FindStringSubmatch(line)
 	if m == nil {
@@ -169,8 +174,22 @@ func parseLine(line string) (r Route, remote bool, err error) {
 		}
 		return r, false, fault.New(fault.RouteInvalid, "%s; a remote line is: - <id> - <summary> (host: <alias>; root: <dir>; home: <dir>; scope: <text>; projects: <text>; added <yyyy-mm-dd>)", wrongPart(line))
 	}
+	if g.readings(line) > 1 {
+		return r, false, fault.New(fault.RouteAmbiguous, `can be read as more than one route: "(host: …; root: …; home: …; scope: …" stands in it more than once; put the other one in other words`)
+	}
 	r = Route{ID: m[1], Alias: m[2], Root: m[3], Home: m[4]}
 	return r, true, r.check(m[5])
+}
+
+// readings counts the routes that a line can be read as.
+func (g grammar) readings(line string) int {
+	n := 0
+	for part := range strings.SplitSeq(line[:strings.LastIndex(line, "; projects: ")+len("; ")], " (host: ") {
+		if g.head.MatchString(part) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r Route) check(added string) error {
@@ -183,6 +202,9 @@ func (r Route) check(added string) error {
 		if must := checkDir(dir.path); must != "" {
 			return fault.New(fault.RouteInvalid, "%s %s: must be %s", dir.what, fault.Path(dir.path), must)
 		}
+	}
+	if contains(r.Root, r.Home) || contains(r.Home, r.Root) {
+		return fault.New(fault.RouteInvalid, "root %s and home %s: must be separate, neither in the other", fault.Path(r.Root), fault.Path(r.Home))
 	}
 	if _, err := time.Parse(time.DateOnly, added); err != nil {
 		return fault.New(fault.RouteInvalid, "added %s: there is no such day", added)

@@ -53,6 +53,8 @@ func newHarbor(t *testing.T, more string) *harborHost {
 	self, err := os.Executable()
 	must(t, err)
 	write(t, h.dir+"/path/fm-remote-entrypoint.sh", "#!/bin/sh\necho $$ >"+h.dir+"/far.pid\nREMOTE_TEST_FAR_END=1 exec "+self+` "$@"`+"\n", 0o755)
+	// SHLVL makes of bash one that does not read the account's .bashrc, which may
+	// wait for whatever it likes.
 	write(t, h.dir+"/sshd_config", fmt.Sprintf(`
 HostKey %[1]s/host
 AuthorizedKeysFile %[1]s/user.pub
@@ -60,7 +62,7 @@ StrictModes no
 UsePAM no
 PidFile none
 AcceptEnv *
-SetEnv PATH=%[1]s/path:%[2]s
+SetEnv PATH=%[1]s/path:%[2]s SHLVL=1
 %[3]s
 `, h.dir, os.Getenv("PATH"), more), 0o600)
 
@@ -112,6 +114,8 @@ Host harbor-host
   SessionType none
   ServerAliveInterval 0
   BatchMode no
+  VisualHostKey yes
+  LogLevel DEBUG
 `, h.dir, port, me.Username, h.evil), 0o600)
 	ssh, err := exec.LookPath("ssh")
 	must(t, err)
@@ -287,6 +291,64 @@ func TestOverSSHStreams(t *testing.T) {
 	h.clean(t)
 }
 
+// TestConfigurationIsOverruled: of what a configuration may want, ssh itself says
+// what counts.
+func TestConfigurationIsOverruled(t *testing.T) {
+	ssh, err := exec.LookPath("ssh")
+	if err != nil {
+		t.Skipf("needs ssh: %v", err)
+	}
+	file := temp(t) + "/ssh_config"
+	write(t, file, `
+IgnoreUnknown GSSAPI*
+Host *
+  RequestTTY force
+  BatchMode no
+  EscapeChar ^x
+  ForwardAgent yes
+  ForwardX11 yes
+  RemoteForward 127.0.0.1:2 127.0.0.1:1
+  Tunnel yes
+  PermitLocalCommand yes
+  RemoteCommand touch evil
+  ControlMaster auto
+  ControlPath evil
+  ConnectionAttempts 9
+  ConnectTimeout 999
+  ServerAliveInterval 0
+  ServerAliveCountMax 99
+  GSSAPIAuthentication yes
+  GSSAPIDelegateCredentials yes
+  VisualHostKey yes
+  LogLevel DEBUG3
+`, 0o600)
+	c, err := NewClient(t.Context(), func(name string) string {
+		return map[string]string{"FM_SSH_BIN": ssh, "PATH": os.Getenv("PATH")}[name]
+	})
+	must(t, err)
+	out, err := exec.Command(ssh, append(c.arguments(), "-F", file, "-G", "--", "harbor-host")...).Output()
+	must(t, err)
+	counts := "\n" + string(out)
+	for _, want := range []string{
+		"requesttty false", "batchmode yes", "escapechar none", "forwardagent no", "forwardx11 no", "clearallforwardings yes", "tunnel false",
+		"permitlocalcommand no", "controlmaster false", "connectionattempts 1", "connecttimeout 30", "serveraliveinterval 15",
+		"serveralivecountmax 3", "visualhostkey no", "loglevel INFO",
+	} {
+		if !strings.Contains(counts, "\n"+want+"\n") {
+			t.Errorf("not so: %s", want)
+		}
+	}
+	// A client that was built without GSSAPI says nothing of it.
+	for _, evil := range []string{"evil", "remoteforward", "gssapidelegatecredentials yes"} {
+		if strings.Contains(counts, evil) {
+			t.Errorf("still there: %s", evil)
+		}
+	}
+	if t.Failed() {
+		t.Log(counts)
+	}
+}
+
 // TestOverSSHWithBanners: what the account's shell says of its own comes back
 // with the rest, unchanged and in its place.
 func TestOverSSHWithBanners(t *testing.T) {
@@ -338,7 +400,7 @@ func TestOverSSHDeadPeer(t *testing.T) {
 	var errs bytes.Buffer
 	status, err := h.client.Run(context.Background(), h.route(), []string{"fm-hang"}, Streams{Stderr: &errs})
 	must(t, err)
-	if status != StatusUnknown {
+	if status != StatusUnknown || !strings.Contains(errs.String(), "not responding") {
 		t.Errorf("status %d, %q", status, errs.String())
 	}
 	h.signal(syscall.SIGCONT)
