@@ -174,17 +174,20 @@ func parseLine(line string) (r Route, remote bool, err error) {
 		}
 		return r, false, fault.New(fault.RouteInvalid, "%s; a remote line is: - <id> - <summary> (host: <alias>; root: <dir>; home: <dir>; scope: <text>; projects: <text>; added <yyyy-mm-dd>)", wrongPart(line))
 	}
-	if g.readings(line) > 1 {
+	r = Route{ID: m[1], Alias: m[2], Root: m[3], Home: m[4]}
+	if g.heads(line) > 1 || strings.Contains(r.Root+r.Home, headBegin) {
 		return r, false, fault.New(fault.RouteAmbiguous, `can be read as more than one route: "(host: …; root: …; home: …; scope: …" stands in it more than once; put the other one in other words`)
 	}
-	r = Route{ID: m[1], Alias: m[2], Root: m[3], Home: m[4]}
 	return r, true, r.check(m[5])
 }
 
-// readings counts the routes that a line can be read as.
-func (g grammar) readings(line string) int {
+const headBegin = " (host: "
+
+// heads counts what a route can begin with, down to its prose: if a line has more
+// than one, it can be read as more than one route.
+func (g grammar) heads(line string) int {
 	n := 0
-	for part := range strings.SplitSeq(line[:strings.LastIndex(line, "; projects: ")+len("; ")], " (host: ") {
+	for part := range strings.SplitSeq(line[:strings.LastIndex(line, "; projects: ")+len("; ")], headBegin) {
 		if g.head.MatchString(part) {
 			n++
 		}
