@@ -107,22 +107,32 @@ func (b *Binding) Encode() ([]byte, wire.Digest, error) {
 	return data, digest, nil
 }
 
+// ReadForeignBinding reads a binding from r as [ReadBinding] does, where it may be
+// somebody else who wrote it: no message tells a byte of it.
+func ReadForeignBinding(r io.Reader) (*Binding, wire.Digest, error) {
+	return readBinding(foreign(bindingDoc), r)
+}
+
 // ReadBinding reads a binding from r, never more than its limit of 65,536 bytes
 // and one. Codes: io, and those of [ParseBinding].
-func ReadBinding(r io.Reader) (*Binding, wire.Digest, error) {
-	data, err := bindingDoc.Read(r)
+func ReadBinding(r io.Reader) (*Binding, wire.Digest, error) { return readBinding(bindingDoc, r) }
+
+func readBinding(doc strictjson.Doc, r io.Reader) (*Binding, wire.Digest, error) {
+	data, err := doc.Read(r)
 	if err != nil {
 		return nil, "", err
 	}
-	return ParseBinding(data)
+	return parseBinding(doc, data)
 }
 
 // ParseBinding reads a binding strictly and returns it with the digest over
 // exactly the bytes given, whatever JSON form they have. Codes:
 // binding-oversized, json-invalid, schema-invalid, and protocol-incompatible
 // for a version that this host does not speak.
-func ParseBinding(data []byte) (*Binding, wire.Digest, error) {
-	v, err := bindingDoc.Decode(data)
+func ParseBinding(data []byte) (*Binding, wire.Digest, error) { return parseBinding(bindingDoc, data) }
+
+func parseBinding(doc strictjson.Doc, data []byte) (*Binding, wire.Digest, error) {
+	v, err := doc.Decode(data)
 	if err != nil {
 		return nil, "", err
 	}

@@ -54,8 +54,22 @@ func ReadManifest(r io.Reader) (*Manifest, wire.Digest, error) {
 // ParseManifest reads a manifest strictly. Whether this host can serve what it
 // offers is for [Choose] to say. Codes: manifest-oversized, json-invalid,
 // schema-invalid.
-func ParseManifest(data []byte) (*Manifest, error) {
-	v, err := manifestDoc.Decode(data)
+func ParseManifest(data []byte) (*Manifest, error) { return parseManifest(manifestDoc, data) }
+
+// ParseForeignManifest is [ParseManifest] for one that somebody else wrote: no
+// message tells a byte of it.
+func ParseForeignManifest(data []byte) (*Manifest, error) {
+	return parseManifest(foreign(manifestDoc), data)
+}
+
+// foreign closes a document that is open for the operator who wrote it.
+func foreign(doc strictjson.Doc) strictjson.Doc {
+	doc.Open = false
+	return doc
+}
+
+func parseManifest(doc strictjson.Doc, data []byte) (*Manifest, error) {
+	v, err := doc.Decode(data)
 	if err != nil {
 		return nil, err
 	}

@@ -44,6 +44,18 @@ func TestParseManifest(t *testing.T) {
 	}
 }
 
+// TestForeignManifest: of what somebody else wrote no message tells a name.
+func TestForeignManifest(t *testing.T) {
+	m, err := binding.ParseForeignManifest([]byte(manifest))
+	if err != nil || m.ID != "org.example.review-feed" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	_, err = binding.ParseForeignManifest([]byte(strings.Replace(manifest, "{", `{"LEAKME\n": 1,`, 1)))
+	if !fault.Is(err, fault.SchemaInvalid) || strings.Contains(err.Error(), "LEAKME") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestParseManifestRefuses(t *testing.T) {
 	for _, c := range []struct{ old, with, message string }{
 		{`manifest.v1`, `manifest.v2`, `schema: must be "firstmate.extension-manifest.v1"`},

@@ -8,6 +8,7 @@ import (
 	"math"
 	"path"
 
+	"hawser/binding"
 	"hawser/internal/fault"
 	"hawser/internal/strictjson"
 	"hawser/internal/wire"
@@ -59,7 +60,7 @@ func Decode(data []byte) (*Envelope, error) {
 	if err := fill(entries, said.Entries, payloads); err != nil {
 		return nil, err
 	}
-	e, err := newEnvelope(entries)
+	e, err := newEnvelope(entries, binding.ParseForeignManifest)
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ func Pack(s *tree.Scanned) ([]byte, error) {
 	if err := checkPaths(entries, name); err != nil {
 		return nil, err
 	}
-	e, err := newEnvelope(entries)
+	e, err := newEnvelope(entries, binding.ParseManifest) // the operator's own
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +126,8 @@ func readEntries(s *tree.Scanned) ([]entry, error) {
 
 // newEnvelope makes an envelope of entries that have their content, keep the
 // limits, are in order and come after the directories that they are in.
-func newEnvelope(entries []entry) (*Envelope, error) {
-	manifest, err := readManifest(entries)
+func newEnvelope(entries []entry, parse func([]byte) (*binding.Manifest, error)) (*Envelope, error) {
+	manifest, err := readManifest(entries, parse)
 	if err != nil {
 		return nil, err
 	}
@@ -190,12 +190,12 @@ func checkPaths(entries []entry, name func(i int) string) error {
 
 // readManifest reads the package's own manifest and checks that its entrypoint
 // can be one.
-func readManifest(entries []entry) (*binding.Manifest, error) {
+func readManifest(entries []entry, parse func([]byte) (*binding.Manifest, error)) (*binding.Manifest, error) {
 	file, ok := find(entries, binding.ManifestName)
 	if !ok || file.Dir {
 		return nil, fault.New(fault.ManifestMissing, "the package has no file %s", binding.ManifestName)
 	}
-	manifest, err := binding.ParseManifest(file.content)
+	manifest, err := parse(file.content)
 	if err != nil {
 		return nil, err
 	}

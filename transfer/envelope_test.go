@@ -255,6 +255,40 @@ func TestPackedByOrderOfWholePaths(t *testing.T) {
 	}
 }
 
+// TestNothingIsQuoted: whatever stands in a document, or in the manifest in it, no
+// message tells it.
+func TestNothingIsQuoted(t *testing.T) {
+	const evil = `LEAKME\n\u001b[31m`
+	spoilt := func(text string) [][]byte {
+		var documents [][]byte
+		// A member more, twice or misnamed, in every object; a value that is another.
+		for i, r := range text {
+			switch {
+			case r == '{':
+				documents = append(documents, []byte(text[:i+1]+`"`+evil+`":1,`+text[i+1:]), []byte(text[:i+1]+`"`+evil+`":1,"`+evil+`":1,`+text[i+1:]))
+			case r == '"':
+				documents = append(documents, []byte(text[:i+1]+evil+text[i+1:]))
+			}
+		}
+		return append(documents, []byte(text+evil))
+	}
+	check := func(data []byte) {
+		t.Helper()
+		e, err := Decode(data)
+		if err == nil {
+			t.Errorf("taken: %s", e.canonical)
+		} else if strings.Contains(err.Error(), "LEAKME") || strings.Contains(fault.Line(err), "LEAKME") {
+			t.Errorf("quoted: %v", err)
+		}
+	}
+	for _, text := range spoilt(manifestText) {
+		check(tiny().with(files{"firstmate-extension.json": string(text)}).draft().encode(t))
+	}
+	for _, data := range spoilt(string(tiny().draft().encode(t))) {
+		check(data)
+	}
+}
+
 // TestEveryByteCounts changes, removes and adds a byte everywhere.
 func TestEveryByteCounts(t *testing.T) {
 	packed := tiny().draft().encode(t)

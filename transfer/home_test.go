@@ -460,6 +460,25 @@ func TestAmbiguousTransfer(t *testing.T) {
 	}
 }
 
+// TestNothingOfAUnitIsQuoted: what came to stand in a unit's records is told by no
+// message.
+func TestNothingOfAUnitIsQuoted(t *testing.T) {
+	r, got := half(t)
+	for _, name := range []string{"/binding.json", "/receipt.json"} {
+		data, err := os.ReadFile(r.unit() + name)
+		must(t, err)
+		spoilt := bytes.Replace(data, []byte("{"), []byte(`{"LEAKME\n\u001b[31m": 1,`), 1)
+		must(t, os.WriteFile(r.unit()+name, spoilt, 0o600))
+		for _, err := range []error{second(r.retire(got.TransferDigest, got.Digest)), second(r.restore(got.TransferDigest, got.Digest))} {
+			wantCode(t, err, fault.SchemaInvalid)
+			if strings.Contains(err.Error(), "LEAKME") {
+				t.Errorf("%s is quoted: %v", name, err)
+			}
+		}
+		must(t, os.WriteFile(r.unit()+name, data, 0o600))
+	}
+}
+
 func second[T any](_ T, err error) error { return err }
 
 func TestRetireOfWhatIsNoTransfer(t *testing.T) {

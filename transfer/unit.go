@@ -167,7 +167,7 @@ func (u *unit) readBinding(h *home.Home) (*binding.Record, error) {
 		return nil, err
 	}
 	defer file.Close()
-	b, digest, err := binding.ReadBinding(file)
+	b, digest, err := binding.ReadForeignBinding(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
