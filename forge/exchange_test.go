@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,7 @@ type world struct {
 	options Options
 	plugin  func(*fakeProcess) int // returns its exit status
 
+	late   time.Duration // after the plugin's exit, and the end of its output, until the host hears of it
 	deep   bool          // stdout takes what nobody has read yet, as a pipe of the kernel does
 	held   time.Duration // stdout stays open for so long after the plugin's exit, or until the host stops it
 	onStop func()        // called when the host stops the plugin
@@ -63,49 +65,61 @@ func (w *world) start() peer {
 	outRead, outWrite := io.Pipe()
 	errRead, errWrite := io.Pipe()
 	exited, killed, status := make(chan struct{}), make(chan struct{}), -1
+	var closed atomic.Bool
 	go func() {
 		status = w.plugin(&fakeProcess{w.slow(inRead, nil), outWrite, errWrite, killed})
 		inRead.Close()
 		errWrite.Close()
 		if w.held == 0 {
-			outWrite.Close()
+			closed.Store(true)
+			time.AfterFunc(w.late, func() { outWrite.Close() })
 		}
 		close(exited)
 		select {
 		case <-time.After(w.held):
 		case <-killed:
 		}
-		outWrite.Close()
+		closed.Store(true)
+		time.AfterFunc(w.late, func() { outWrite.Close() })
 	}()
+	heard := make(chan struct{})
+	go func() {
+		<-exited
+		time.AfterFunc(w.late, func() { close(heard) })
+	}()
+	limit := func() {
+		for _, pipe := range []*io.PipeReader{inRead, outRead, errRead} {
+			pipe.CloseWithError(errors.New("stopped"))
+		}
+		for _, pipe := range []*io.PipeWriter{inWrite, outWrite, errWrite} {
+			pipe.CloseWithError(errors.New("stopped"))
+		}
+	}
 	var stdout io.Reader = outRead
 	if w.deep {
 		stdout = deepen(outRead)
 	}
 	return peer{
-		stdin:  hookedWriter{inWrite, w.onIO},
-		stdout: w.slow(stdout, w.onIO),
-		stderr: errRead,
-		exited: exited,
-		stop: func() process.Ending {
+		stdin:        hookedWriter{inWrite, w.onIO},
+		stdout:       w.slow(stdout, w.onIO),
+		stderr:       errRead,
+		exited:       heard,
+		outputClosed: closed.Load,
+		stop: sync.OnceValue(func() process.Ending {
 			if w.onStop != nil {
 				w.onStop()
 			}
-			ending := process.Ending{Exit: process.Exit{Code: -1}}
+			close(killed)
 			select {
 			case <-exited:
-				ending.Exit.Code = status
+				return process.Ending{Exit: process.Exit{Code: status}}
 			default:
+				limit()
+				<-exited
+				return process.Ending{Exit: process.Exit{Code: -1}, Cause: errors.New("stopped")}
 			}
-			close(killed)
-			for _, pipe := range []*io.PipeReader{inRead, outRead, errRead} {
-				pipe.CloseWithError(errors.New("stopped"))
-			}
-			for _, pipe := range []*io.PipeWriter{inWrite, outWrite, errWrite} {
-				pipe.CloseWithError(errors.New("stopped"))
-			}
-			<-exited
-			return ending
-		},
+		}),
+		limit: limit,
 	}
 }
 
@@ -344,6 +358,41 @@ func TestClosingTimeIsGranted(t *testing.T) {
 			if _, err := w.run(); err != nil || time.Since(began) != almost {
 				t.Errorf("after %v: %v", time.Since(began), err)
 			}
+		})
+	}
+}
+
+// What a busy host hears of late is judged by when it was: an exit and an end of
+// output in time are well however late the news, and what is wrong stays wrong.
+func TestLateNews(t *testing.T) {
+	for name, c := range map[string]struct {
+		plugin func(*fakeProcess) int
+		held   time.Duration
+		want   Outcome
+		what   string
+	}{
+		"in time":                    {script(0, initializedLine, resultLine), 0, OutcomeResult, ""},
+		"in time, before its input":  {quit(0, initializedLine, resultLine), 0, OutcomeResult, ""},
+		"a failure in time":          {script(0, initializedLine, failureLine), 0, OutcomeFailure, ""},
+		"nonzero exit":               {script(7, initializedLine, resultLine), 0, OutcomeProtocol, "exit 7"},
+		"trailing output":            {quit(0, initializedLine, resultLine+"x"), 0, OutcomeProtocol, "output came after"},
+		"no terminal frame":          {quit(0, initializedLine, ""), 0, OutcomeProtocol, "the output ended"},
+		"output is held":             {script(0, initializedLine, resultLine), time.Hour, OutcomeProtocol, "held its output open"},
+		"output is held for a while": {script(0, initializedLine, resultLine), ClosingTime - time.Millisecond, OutcomeResult, ""},
+		"it ends late": {func(p *fakeProcess) int {
+			script(0, initializedLine, resultLine)(p)
+			time.Sleep(ClosingTime + HostDelay + time.Millisecond)
+			return 0
+		}, 0, OutcomeProtocol, "still ran"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := world{ctx: t.Context(), request: hello, plugin: c.plugin, held: c.held, deep: true, late: 10 * ClosingTime}
+				_, err := w.run()
+				if outcome(err) != c.want || err != nil && !strings.Contains(err.Error(), c.what) {
+					t.Errorf("got %v (%v), want %v, %q", err, outcome(err), c.want, c.what)
+				}
+			})
 		})
 	}
 }

@@ -291,15 +291,11 @@ func (o *Options) path() (string, error) {
 func peerOf(g *process.Group) peer {
 	return peer{
 		stdin: g.Stdin, stdout: g.Stdout, stderr: g.Stderr,
-		exited: g.Ended(),
-		stop: func() process.Ending {
-			ending := g.Stop()
-			// What was written last is still read, to the end of each pipe. A process
-			// that escaped, or was not proved gone, may hold one open.
+		exited: g.Ended(), outputClosed: g.StdoutClosed, stop: g.Stop,
+		limit: func() {
 			for _, stream := range []*os.File{g.Stdin, g.Stdout, g.Stderr} {
 				_ = stream.SetDeadline(time.Now().Add(process.OutputGrace))
 			}
-			return ending
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -244,5 +245,55 @@ func TestDescendantsReleaseOfTheDead(t *testing.T) {
 			die(g, barrier)
 			wantNotReached(t, spec, g.Release(context.Background()))
 		})
+	}
+}
+
+// A program that has ended was not stopped, whatever comes first to whoever
+// waits: the end of the context, or the wrapper's news of the exit.
+func TestDescendantsLateNews(t *testing.T) {
+	spec := wrapped(t, `echo $$ > pid.$$; while [ ! -e go ]; do sleep 0.01; done; exit 3`)
+	g := startReleased(t, spec)
+	eventually(t, "the program runs", func() bool { return len(noted(t, spec)) == 1 })
+	program := noted(t, spec)[0]
+	kill(t, g.Pid(), unix.SIGSTOP) // it may hear of nothing
+	if err := os.WriteFile(filepath.Join(spec.Dir.Name(), "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the program has ended", func() bool {
+		s, err := readStat(program)
+		return err == nil && s.dead()
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e := g.Settle(causeAsked{ctx, func() { kill(t, g.Pid(), unix.SIGCONT) }})
+	if want := (Ending{Exit: Exit{Code: 3}}); e != want {
+		t.Errorf("got %+v, want %+v", e, want)
+	}
+}
+
+// causeAsked is a context that has ended, and calls back when somebody asks why.
+type causeAsked struct {
+	context.Context
+	asked func()
+}
+
+func (c causeAsked) Value(key any) any {
+	c.asked()
+	return c.Context.Value(key)
+}
+
+// StdoutClosed is about who holds a pipe open, not about what was read.
+func TestStdoutClosed(t *testing.T) {
+	g := startReleased(t, wrapped(t, holding+awaitOne+`echo last words`))
+	<-g.Ended()
+	if g.StdoutClosed() {
+		t.Error("a pipe that a child holds open is said to be closed")
+	}
+	g.Stop()
+	if !g.StdoutClosed() {
+		t.Error("a pipe that nobody holds open is said to be open")
+	}
+	if text, err := io.ReadAll(g.Stdout); err != nil || string(text) != "last words\n" {
+		t.Errorf("then read %q, %v", text, err)
 	}
 }

@@ -215,6 +215,26 @@ func (g *Group) Ended() <-chan struct{} {
 	return g.leader.exited
 }
 
+// StdoutClosed reports whether nothing holds the pipe of Stdout open for writing
+// any more, read to its end or not.
+func (g *Group) StdoutClosed() (closed bool) {
+	conn, err := g.Stdout.SyscallConn()
+	if err != nil {
+		return true // closed here
+	}
+	_ = conn.Control(func(fd uintptr) {
+		pipe := []unix.PollFd{{Fd: int32(fd)}} // POLLHUP needs not to be asked for
+		for {
+			_, err := unix.Poll(pipe, 0)
+			if err != unix.EINTR {
+				break
+			}
+		}
+		closed = pipe[0].Revents&unix.POLLHUP != 0
+	})
+	return closed
+}
+
 // Close stops what still runs, as Stop does, and frees the group's descriptors.
 func (g *Group) Close() {
 	g.Stop()

@@ -43,6 +43,15 @@ func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
 	return l, nil
 }
 
+func (l *leader) hasExited() bool {
+	select {
+	case <-l.exited:
+		return true
+	default:
+		return false
+	}
+}
+
 func (l *leader) signal(sig unix.Signal) (pinned bool) {
 	_ = unix.Kill(-l.pid, sig)
 	return false
@@ -50,13 +59,11 @@ func (l *leader) signal(sig unix.Signal) (pinned bool) {
 
 // gone reports whether the leader is dead and no process has its group number.
 func (l *leader) gone(bool) bool {
-	select {
-	case <-l.exited:
-		l.exit = exitOf(l.status)
-		return errors.Is(unix.Kill(-l.pid, 0), unix.ESRCH) || onlyZombies(l.pid)
-	default:
+	if !l.hasExited() {
 		return false
 	}
+	l.exit = exitOf(l.status)
+	return errors.Is(unix.Kill(-l.pid, 0), unix.ESRCH) || onlyZombies(l.pid)
 }
 
 func (l *leader) release() {}

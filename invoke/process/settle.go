@@ -40,7 +40,8 @@ type Ending struct {
 	Exit Exit // of the program
 
 	// Cause is why we stopped the group while the program ran: the cause of the
-	// context that ended. It is nil when the program ended by itself.
+	// context that ended. It is nil when the program ended by itself, also when a
+	// busy machine had not told us yet.
 	Cause error
 	// Leaked says that the program ended by itself and something was left that
 	// had to be stopped: members of its group LeakGrace after its exit, or, under
@@ -105,7 +106,7 @@ func (g *Group) awaitEnd(ctx context.Context) bool {
 	case <-g.Ended():
 		return true
 	default:
-		return false
+		return g.tether == nil && g.leader.hasExited() // a wrapper tells it in its report
 	}
 }
 

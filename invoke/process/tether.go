@@ -26,9 +26,10 @@ const wrapperMargin = 750 * time.Millisecond
 
 // The wrapper's messages: a letter and a number of four bytes.
 const (
-	programEnded  byte = 'e' // wait status
-	programsGone  byte = 'g' // number of descendants that had to be stopped, besides the program
-	notProvedGone byte = 'n' // the same, but some are left
+	programEnded   byte = 'e' // wait status, of an end that nobody asked for
+	programStopped byte = 's' // wait status, of an end after the wrapper began to stop it
+	programsGone   byte = 'g' // number of descendants that had to be stopped, besides the program
+	notProvedGone  byte = 'n' // the same, but some are left
 )
 
 const messageSize = 5
@@ -43,6 +44,7 @@ type tether struct {
 	// Valid once the socket has ended: finished is closed.
 	finished chan struct{}
 	program  Exit
+	byItself bool // the program ended before the wrapper signalled anything
 	stopped  uint32
 	gone     bool // all descendants are proved gone
 }
@@ -69,8 +71,8 @@ func (t *tether) listen() {
 		}
 		number := binary.BigEndian.Uint32(text[1:])
 		switch {
-		case text[0] == programEnded && !ended:
-			t.program = exitOf(unix.WaitStatus(number))
+		case (text[0] == programEnded || text[0] == programStopped) && !ended:
+			t.program, t.byItself = exitOf(unix.WaitStatus(number)), text[0] == programEnded
 			ended = true
 			close(t.ended)
 		case text[0] == programsGone || text[0] == notProvedGone:
@@ -106,6 +108,9 @@ func (g *Group) settleWrapped(ctx context.Context) (e Ending) {
 	select {
 	case <-g.tether.finished:
 		e.Exit = g.tether.program
+		if g.tether.byItself {
+			e.Cause = nil // it had ended, and only the news of it came late
+		}
 		e.Leaked = g.tether.stopped > 0 && e.Cause == nil
 		e.NotProvedGone = !g.tether.gone
 	case <-time.After(TermToKill + KillToGivingUp + wrapperMargin):

@@ -38,6 +38,7 @@ type wrapper struct {
 	program  *leader
 	tether   *os.File
 	children chan os.Signal // SIGCHLD
+	stopping bool           // something was signalled
 	stopped  map[int]bool   // the pids of descendants that were signalled, the program's not among them
 }
 
@@ -134,7 +135,11 @@ func (w *wrapper) reap() (none bool) {
 			return false
 		case pid == w.program.pid:
 			w.program.reaped = true
-			_, _ = w.tether.Write(message(programEnded, uint32(status)))
+			word := programEnded
+			if w.stopping {
+				word = programStopped
+			}
+			_, _ = w.tether.Write(message(word, uint32(status)))
 		}
 	}
 }
@@ -151,6 +156,7 @@ func (w *wrapper) stop() bool {
 		if w.reap() {
 			return true
 		}
+		w.stopping = true
 		wholeGroup := w.program.signal(step.signal)
 		end := time.Now().Add(step.span)
 		for seen := map[int]uint64{}; time.Now().Before(end); {
