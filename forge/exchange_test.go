@@ -30,6 +30,7 @@ type world struct {
 	late   time.Duration // after the plugin's exit, and the end of its output, until the host hears of it
 	deep   bool          // stdout takes what nobody has read yet, as a pipe of the kernel does
 	held   time.Duration // stdout stays open for so long after the plugin's exit, or until the host stops it
+	left   bool          // something cannot be stopped
 	onStop func()        // called when the host stops the plugin
 	chunk  int           // bytes that a read of the host or the plugin gets at most; 0 for any
 	onIO   func()        // called before each read and write of the host
@@ -112,11 +113,11 @@ func (w *world) start() peer {
 			close(killed)
 			select {
 			case <-exited:
-				return process.Ending{Exit: process.Exit{Code: status}}
+				return process.Ending{Exit: process.Exit{Code: status}, NotProvedGone: w.left}
 			default:
 				limit()
 				<-exited
-				return process.Ending{Exit: process.Exit{Code: -1}, Cause: errors.New("stopped")}
+				return process.Ending{Exit: process.Exit{Code: -1}, Cause: errors.New("stopped"), NotProvedGone: w.left}
 			}
 		}),
 		limit: limit,
@@ -583,6 +584,34 @@ func TestBudget(t *testing.T) {
 				w := world{ctx: t.Context(), request: hello, plugin: c.plugin, options: Options{OutputBudget: budget}}
 				if _, err := w.run(); outcome(err) != c.want {
 					t.Errorf("got %v (%v), want %v", err, outcome(err), c.want)
+				}
+			})
+		})
+	}
+}
+
+// That something may be left is told beside every outcome; no result is one.
+func TestNotProvedGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		world
+		want Outcome
+	}{
+		"result":    {world{plugin: script(0, initializedLine, resultLine)}, OutcomeProtocol},
+		"failure":   {world{plugin: script(0, initializedLine, failureLine)}, OutcomeProtocol},
+		"violation": {world{plugin: script(0, initializedLine, "x\n")}, OutcomeProtocol},
+		"exit":      {world{plugin: script(1, initializedLine, resultLine)}, OutcomeProtocol},
+		"no output": {world{plugin: func(*fakeProcess) int { return 1 }}, OutcomeProtocol},
+		"budget":    {world{plugin: flood(1000), options: Options{OutputBudget: 1000}}, OutcomeBudget},
+		"timeout":   {world{plugin: deaf}, OutcomeTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := c.world
+				w.ctx, w.request, w.left = t.Context(), hello, true
+				_, err := w.run()
+				e, ok := errors.AsType[*Error](err)
+				if !ok || e.Outcome != c.want || !e.NotProvedGone || strings.Count(err.Error(), "may still run") != 1 {
+					t.Errorf("got %v (%v), want %v and what may be left", err, outcome(err), c.want)
 				}
 			})
 		})

@@ -90,14 +90,18 @@ func (o Outcome) String() string {
 // the context.
 type Error struct {
 	Outcome Outcome
-	err     error
+	// NotProvedGone says, beside any outcome, that something that the plugin
+	// started may still run.
+	NotProvedGone bool
+	err           error
 }
 
 func (e *Error) Error() string { return e.err.Error() }
 func (e *Error) Unwrap() error { return e.err }
 
 // Run executes one request in a fresh process of a plugin, and returns when
-// nothing of that process is left. Every error is an *[Error].
+// nothing of that process is left, or with an error that says so. Every error is
+// an *[Error].
 //
 // The end of ctx cancels. Before execute was sent, and after the plugin's answer,
 // the plugin is only stopped; in between it gets one cancel frame, or the end of
@@ -120,6 +124,8 @@ func Run(ctx context.Context, request Request, options Options) (Result, error) 
 		defer plugin.Close()
 	}
 	switch {
+	case ctx.Err() != nil && plugin != nil: // it may have been released
+		return Result{}, withWhatIsLeft(options.interrupted(ctx), plugin.Stop())
 	case ctx.Err() != nil:
 		return Result{}, options.interrupted(ctx)
 	case err != nil:
@@ -132,9 +138,23 @@ func Run(ctx context.Context, request Request, options Options) (Result, error) 
 	return options.conclude(x, ending)
 }
 
-// conclude tells the outcome of an exchange that is over. The order of the cases
-// is the contract's answer to every race between them.
+// conclude tells the outcome of an exchange that is over, and with any outcome
+// that something may be left.
 func (o *Options) conclude(x *exchange, ending process.Ending) (Result, error) {
+	result, err := o.outcome(x, ending)
+	return result, withWhatIsLeft(err, ending)
+}
+
+func withWhatIsLeft(err error, ending process.Ending) error {
+	if e, ok := errors.AsType[*Error](err); ok && ending.NotProvedGone {
+		e.NotProvedGone = true
+		e.err = fmt.Errorf("%w; something that it started may still run, look for it with ps", e.err)
+	}
+	return err
+}
+
+// outcome's order of cases is the contract's answer to every race between them.
+func (o *Options) outcome(x *exchange, ending process.Ending) (Result, error) {
 	switch {
 	case x.overBudget: // chosen while the context was live
 		return Result{}, o.fail(OutcomeBudget, fault.New(fault.ResponseOversized,
@@ -145,10 +165,10 @@ func (o *Options) conclude(x *exchange, ending process.Ending) (Result, error) {
 		return Result{}, o.fail(OutcomeProtocol, x.explain(ending))
 	case !ending.Exit.OK():
 		return Result{}, o.fail(OutcomeProtocol, fault.Wrap(fault.ResponseInvalid,
-			violation(RuleExit, "%v followed the terminal frame, not exit 0", ending.Exit), "it broke the protocol"))
+			violation(RuleExit, "%s followed the terminal frame, not exit 0", lastOf(ending)), "it broke the protocol"))
 	case ending.NotProvedGone:
 		return Result{}, o.fail(OutcomeProtocol, fault.Wrap(fault.ProcessCleanupFailed,
-			violation(RuleExit, "something that it started may still run"), "it could not be stopped"))
+			violation(RuleExit, "not all that it started is proved gone"), "it could not be stopped"))
 	}
 	switch m := x.session.Terminal().(type) {
 	case Result:
@@ -170,9 +190,17 @@ func (x *exchange) explain(ending process.Ending) error {
 		code = fault.HandshakeInvalid
 	}
 	if x.violation.Rule == RuleTerminal && x.exited {
-		return fault.Wrap(code, x.violation, "it ended with %v and broke the protocol", ending.Exit)
+		return fault.Wrap(code, x.violation, "it ended with %s and broke the protocol", lastOf(ending))
 	}
 	return fault.Wrap(code, x.violation, "it broke the protocol")
+}
+
+// lastOf is a plugin's end for a message: its exit, or why nobody saw it.
+func lastOf(ending process.Ending) string {
+	if ending.WrapperLost && ending.Exit == (process.Exit{Code: -1}) {
+		return "the death of its wrapper process"
+	}
+	return ending.Exit.String()
 }
 
 // interrupted is the outcome of a context that ended. Whatever else happened is
@@ -190,7 +218,7 @@ func (o *Options) fail(outcome Outcome, err error) error {
 	if len(o.Argv) > 0 {
 		name = "plugin " + fault.Path(o.Argv[0])
 	}
-	return &Error{outcome, fmt.Errorf("%s: %w", name, err)}
+	return &Error{Outcome: outcome, err: fmt.Errorf("%s: %w", name, err)}
 }
 
 func (o *Options) setDefaults(request *Request) {

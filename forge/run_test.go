@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -176,6 +177,25 @@ func testNothingSurvives(t *testing.T, handler string, want Outcome, script stri
 	}
 	if v, ok := errors.AsType[*Violation](err); ok && (v.Rule != RuleExit || !strings.Contains(v.What, "held its output open")) {
 		t.Errorf("got %v, want it told that stdout was held", err)
+	}
+}
+
+// A plugin whose wrapper is killed may leave something, and is told as what it is.
+func TestWrapperKilled(t *testing.T) {
+	needLinux(t)
+	options := plugin(t, "upper", setsidChild+awaitPids(1)+`kill -KILL $PPID; sleep 1000; `)
+	_, err := Run(t.Context(), hello, options)
+	e, ok := errors.AsType[*Error](err)
+	if !ok || !e.NotProvedGone || !strings.Contains(err.Error(), "the death of its wrapper process") || !strings.Contains(err.Error(), "may still run") {
+		t.Errorf("got %v", err)
+	}
+	// What is left is now a child of this process, which has to end it.
+	for len(children()) > 0 {
+		for _, child := range children() {
+			pid, _ := strconv.Atoi(child)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_, _ = syscall.Wait4(pid, nil, 0, nil)
+		}
 	}
 }
 

@@ -151,7 +151,7 @@ func TestDescendantsWrapperKilled(t *testing.T) {
 	if err := unix.Kill(g.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if e := g.Settle(context.Background()); !e.NotProvedGone || e.Exit.OK() {
+	if e := g.Settle(context.Background()); !e.NotProvedGone || !e.WrapperLost || e.Exit.OK() {
 		t.Errorf("got %+v", e)
 	}
 	program := noted(t, spec)[0]

@@ -50,6 +50,10 @@ type Ending struct {
 	// NotProvedGone says that the group could not be proved empty. Whoever keeps
 	// a record of it must keep it on.
 	NotProvedGone bool
+	// WrapperLost says that the wrapper of PolicyDescendants was killed, or hung,
+	// before it told what became of the descendants: nothing is proved then, and
+	// Exit may not be known.
+	WrapperLost bool
 }
 
 // Settle waits for the program to exit and the group to be empty, and proves

@@ -45,8 +45,9 @@ type tether struct {
 	finished chan struct{}
 	program  Exit
 	byItself bool // the program ended before the wrapper signalled anything
+	reported bool // what became of the descendants:
 	stopped  uint32
-	gone     bool // all descendants are proved gone
+	gone     bool // all are proved gone
 }
 
 func newTether() *tether {
@@ -76,7 +77,7 @@ func (t *tether) listen() {
 			ended = true
 			close(t.ended)
 		case text[0] == programsGone || text[0] == notProvedGone:
-			t.stopped, t.gone = number, text[0] == programsGone
+			t.reported, t.stopped, t.gone = true, number, text[0] == programsGone
 		}
 	}
 }
@@ -104,7 +105,7 @@ func (g *Group) settleWrapped(ctx context.Context) (e Ending) {
 	}
 	g.tether.letGo()
 	e.Exit = Exit{Code: -1}
-	e.NotProvedGone = true
+	e.NotProvedGone, e.WrapperLost = true, true
 	select {
 	case <-g.tether.finished:
 		e.Exit = g.tether.program
@@ -113,6 +114,7 @@ func (g *Group) settleWrapped(ctx context.Context) (e Ending) {
 		}
 		e.Leaked = g.tether.stopped > 0 && e.Cause == nil
 		e.NotProvedGone = !g.tether.gone
+		e.WrapperLost = !g.tether.reported
 	case <-time.After(TermToKill + KillToGivingUp + wrapperMargin):
 	}
 	if !g.awaitGone(context.Background(), leakGrace) && !g.stop() {
