@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -285,7 +286,8 @@ func (o *Options) start(ctx context.Context) (*process.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.Open(cmp.Or(o.Dir, "."))
+	// Whatever the name is, a FIFO that nobody writes included, opening it does not wait.
+	dir, err := os.OpenFile(cmp.Or(o.Dir, "."), os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fault.Wrap(fault.IO, err, "its working directory cannot be opened")
 	}

@@ -351,6 +351,10 @@ func TestRunDoesNotStart(t *testing.T) {
 	if err := os.WriteFile(notProgram, []byte("just text\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	good := func(change func(*Options)) Options {
 		options := plugin(t, "upper", "")
 		change(&options)
@@ -376,7 +380,8 @@ func TestRunDoesNotStart(t *testing.T) {
 		"not in PATH":            {hello, good(func(o *Options) { o.Argv[0] = "no-such-plugin-anywhere" }), fault.ProcessFailed},
 		"no program":             {hello, good(func(o *Options) { o.Argv[0] = notProgram }), fault.ProcessFailed},
 		"no directory":           {hello, good(func(o *Options) { o.Dir = filepath.Join(dir, "none") }), fault.IO},
-		"a file for a directory": {hello, good(func(o *Options) { o.Dir = notProgram }), fault.ProcessFailed},
+		"a file for a directory": {hello, good(func(o *Options) { o.Dir = notProgram }), fault.IO},
+		"a FIFO for a directory": {hello, good(func(o *Options) { o.Dir = fifo }), fault.IO},
 	} {
 		_, err := Run(t.Context(), c.request, c.options)
 		if outcome(err) != OutcomeNotStarted || !fault.Is(err, c.code) {
