@@ -10,6 +10,9 @@ import (
 // shows them. It is held against the same rules as a frame that is read, so that
 // nothing leaves that the other side must refuse: the error is a *[Violation].
 func Encode(f Frame) ([]byte, error) {
+	if f.Message == nil {
+		return nil, violation(RuleType, "the frame has no message")
+	}
 	e := encoder{bytes: []byte(`{"version":"` + Version + `"`)}
 	e.text("id", f.ID)
 	e.text("type", f.Message.kind())

@@ -253,6 +253,7 @@ func TestEncodeRefuses(t *testing.T) {
 		RuleCategory:      Failure{"oops"},
 		RuleOperation:     Request{Operation: CapCancel},
 		RuleReport:        Result{Operation: CapWorkspaceEdit, Report: &Report{}},
+		RuleType:          nil,
 	} {
 		_, err := Encode(Frame{testID, message})
 		if v, ok := errors.AsType[*Violation](err); !ok || v.Rule != rule {
@@ -302,6 +303,9 @@ func TestReaderEnds(t *testing.T) {
 		{"a failing source", iotest.ErrReader(broken), broken},
 		{"an endless line", endless('a'), RuleFrameSize},
 		{"an endless blank", endless('\n'), RuleBlankLine},
+		{"a source that brings nothing", rarely{new(int), strings.NewReader(head), 1 << 30}, io.ErrNoProgress},
+		{"the same after half a frame", io.MultiReader(strings.NewReader(head), rarely{new(int), nil, 1 << 30}), io.ErrNoProgress},
+		{"a source that often brings nothing", rarely{new(int), iotest.OneByteReader(strings.NewReader(head)), mostEmptyReads}, RuleUnterminated},
 	} {
 		_, err := NewReader(c.source).Next()
 		if v, ok := errors.AsType[*Violation](err); ok && v.Rule == c.want && v.Frame == 1 {
@@ -311,6 +315,20 @@ func TestReaderEnds(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
+}
+
+// rarely brings something with one of so many reads.
+type rarely struct {
+	count *int
+	io.Reader
+	every int
+}
+
+func (r rarely) Read(p []byte) (int, error) {
+	if *r.count++; *r.count%r.every != 0 {
+		return 0, nil
+	}
+	return r.Reader.Read(p)
 }
 
 type endless byte

@@ -70,8 +70,13 @@ type Frame struct {
 	Message Message
 }
 
-// Type is the frame's type member, such as "initialized".
-func (f Frame) Type() string { return f.Message.kind() }
+// Type is the frame's type member, such as "initialized"; "" without a message.
+func (f Frame) Type() string {
+	if f.Message == nil {
+		return ""
+	}
+	return f.Message.kind()
+}
 
 // Initialize is the host's first frame: what it offers.
 type Initialize struct{ Capabilities []Capability }

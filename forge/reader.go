@@ -23,6 +23,9 @@ type Reader struct {
 const (
 	smallBuffer   = 4 << 10
 	largestBuffer = MaxFrameBytes + 1
+
+	// mostEmptyReads in a row say that a source is broken, as for package bufio.
+	mostEmptyReads = 100
 )
 
 // NewReader returns a Reader of the frames that source holds from now on. It
@@ -30,8 +33,9 @@ const (
 func NewReader(source io.Reader) *Reader { return &Reader{source: source} }
 
 // Next returns the next frame. It fails with [io.EOF] at an end after a whole
-// frame, with a *[Violation] that has its frame number, or with the source's own
-// error; and from then on with the same again.
+// frame, with a *[Violation] that has its frame number, with [io.ErrNoProgress]
+// when the source only returns nothing, or with the source's own error; and from
+// then on with the same again.
 func (r *Reader) Next() (Frame, error) {
 	if r.err != nil {
 		return Frame{}, r.err
@@ -60,7 +64,7 @@ func (r *Reader) next() (Frame, error) {
 
 // line returns the bytes up to the next LF, valid until the next call.
 func (r *Reader) line() ([]byte, error) {
-	searched := r.start
+	searched, empty := r.start, 0
 	for {
 		if i := bytes.IndexByte(r.buffer[searched:r.end], '\n'); i >= 0 {
 			line := r.buffer[r.start : searched+i]
@@ -76,10 +80,15 @@ func (r *Reader) line() ([]byte, error) {
 		r.end += n
 		switch {
 		case n > 0: // what came is looked at first; an error comes again
+			empty = 0
 		case err == io.EOF && r.end > r.start:
 			return nil, violation(RuleUnterminated, "the stream ended in the middle of a frame")
 		case err != nil:
 			return nil, err
+		default:
+			if empty++; empty == mostEmptyReads {
+				return nil, io.ErrNoProgress
+			}
 		}
 	}
 }

@@ -168,9 +168,16 @@ func (s *service) operate(request Request, handle ProgressHandler) (Message, err
 	}()
 	done := make(chan Message, 1)
 	go func() {
-		result, err := handle(ctx, request, s.report)
-		s.closed.Store(true)
-		done <- s.terminal(ctx, request, result, err)
+		var result Result
+		err := errors.New("the handler ended its goroutine") // unless it returns
+		defer func() {
+			if p := recover(); p != nil {
+				panic(p) // it is the end of the process, and nothing follows
+			}
+			s.closed.Store(true)
+			done <- s.terminal(ctx, request, result, err)
+		}()
+		result, err = handle(ctx, request, s.report)
 	}()
 
 	select {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,28 @@ func TestServe(t *testing.T) {
 			t.Errorf("got %s, %v", out, err)
 		}
 	})
+}
+
+// A handler that ends its goroutine has failed, and does not keep its host waiting.
+func TestServeGoexit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out, log, err := serveLines(t, initializeLine+executeLine, false, func(context.Context, Request, ProgressFunc) (Result, error) {
+			runtime.Goexit()
+			panic("not reached")
+		})
+		if want := initializedLine + failureLine; err != nil || out != want || log != "the handler ended its goroutine\n" {
+			t.Errorf("got %s, %q, %v", out, log, err)
+		}
+	})
+}
+
+// A frame without a message is refused, and breaks nothing.
+func TestFrameWithoutMessage(t *testing.T) {
+	session := NewSession(testID, hello, []Capability{CapText})
+	err := session.Receive(Frame{ID: testID})
+	if v, ok := errors.AsType[*Violation](err); !ok || v.Rule != RuleOrder {
+		t.Errorf("got %v", err)
+	}
 }
 
 // A bad first frame is answered with nothing, a bad second one with exactly the
