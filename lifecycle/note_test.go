@@ -103,13 +103,13 @@ func TestNoteOfADeadCommand(t *testing.T) {
 	_, err = h.Bind(t.Context(), pkg, options)
 	wantRefusal(t, err, "bound already")
 
-	_, err = h.RetireBinding(t.Context(), first.ExtensionID, first.Digest, false)
+	_, err = h.RetireBinding(t.Context(), first.ExtensionID, first.Digest)
 	check(t, err)
 	disown(t, h)
-	retired, err := h.RetireBinding(t.Context(), first.ExtensionID, first.Digest, false)
+	retired, err := h.RetireBinding(t.Context(), first.ExtensionID, first.Digest)
 	check(t, err)
 	retired.Told()
-	_, err = h.RetireBinding(t.Context(), first.ExtensionID, first.Digest, false)
+	_, err = h.RetireBinding(t.Context(), first.ExtensionID, first.Digest)
 	wantRefusal(t, err, "not bound")
 }
 
@@ -119,7 +119,7 @@ func TestNoteThatIsHistory(t *testing.T) {
 	h, pkg := newHost(t), hometest.Package{}.Make(t)
 	bound := bindAt(t, h, pkg, false)
 	disown(t, h)
-	retired, err := h.RetireBinding(t.Context(), bound.ExtensionID, bound.Digest, false)
+	retired, err := h.RetireBinding(t.Context(), bound.ExtensionID, bound.Digest)
 	check(t, err)
 	if len(notes(t, h)) != 1 {
 		t.Errorf("the notes are %q", notes(t, h))

@@ -65,8 +65,12 @@ func (h *Host) RestoreBinding(ctx context.Context, id string, digest wire.Digest
 	}
 	pkg, err := t.installed(record)
 	if err != nil {
-		return nil, otherwise(err, "to install it again, bind its source %s; adapters and consents are in %s",
-			fault.Path(record.SourcePath), fault.Path(filepath.Join(retained.Path(), digest.Hex()+".json")))
+		again := "bind its source " + fault.Path(record.SourcePath)
+		if h.isTransferred(record) {
+			again = "receive its envelope"
+		}
+		return nil, otherwise(err, "to install it again, %s; adapters and consents are in %s",
+			again, fault.Path(filepath.Join(retained.Path(), digest.Hex()+".json")))
 	}
 	defer pkg.Close()
 	if err := t.handshake(ctx, pkg); err != nil {

@@ -44,14 +44,31 @@ type Retired struct {
 // to 7 it finishes. The installed package stays. A retained file of the same bytes
 // is the retained file: then 5 only removes the enabled one.
 //
-// damaged retires a binding whose installed package fails its validation, and
-// is refused for any other.
-//
 // Errors: binding-missing, owner-mismatch, retirement-incomplete for a
-// transferred package, binding-in-use, usage for a needless damaged flag; those
-// of the package's validation, of invoke.Settle, and of malformed records that
-// may depend on the binding; lock-unavailable; io.
-func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest, damaged bool) (*Retired, error) {
+// transferred package, binding-in-use; those of the package's validation, of
+// invoke.Settle, and of malformed records that may depend on the binding;
+// lock-unavailable; io.
+func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest) (*Retired, error) {
+	return h.retireBinding(ctx, id, digest, h.checkRetirable, func(binding.Record) error { return nil })
+}
+
+// RetireDamaged is RetireBinding for a binding whose installed package fails its
+// validation, and is refused for any other. One that came by a transfer is retired
+// without it if abandon, between 3 and 4, has nothing against it: that is for the
+// room that knows transfers to say, and to do what there is to do about the unit.
+//
+// Errors: usage when the package is not damaged; those of abandon; those of
+// RetireBinding.
+func (h *Host) RetireDamaged(ctx context.Context, id string, digest wire.Digest, abandon func(binding.Record) error) (*Retired, error) {
+	return h.retireBinding(ctx, id, digest, h.checkDamaged, func(record binding.Record) error {
+		if !h.isTransferred(record) {
+			return nil
+		}
+		return abandon(record)
+	})
+}
+
+func (h *Host) retireBinding(ctx context.Context, id string, digest wire.Digest, check, abandon func(binding.Record) error) (*Retired, error) {
 	if ok, err := h.has(home.Bindings); err == nil && !ok {
 		_, err := h.Find(id)
 		return nil, err // an absent registry is inert
@@ -76,13 +93,13 @@ func (h *Host) RetireBinding(ctx context.Context, id string, digest wire.Digest,
 	if record.Digest != digest {
 		return nil, fault.New(fault.OwnerMismatch, "the binding of %s has the digest %s, not the given one; see fm-extension inspect %[1]s", id, record.Digest)
 	}
-	if h.isTransferred(record) {
-		return nil, fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: %s", id, h.retirement(record))
-	}
-	if err := t.checkPackage(record, damaged); err != nil {
+	if err := check(record); err != nil {
 		return nil, err
 	}
 	if err := t.checkIdle(record.Digest); err != nil {
+		return nil, err
+	}
+	if err := abandon(record); err != nil {
 		return nil, err
 	}
 	return t.disable(c)
@@ -114,21 +131,31 @@ func (h *Host) refuseBound(reg *binding.Registry, id string) error {
 	return fault.New(fault.BindingExists, "extension %s is bound already; retire it first: %s", id, h.retirement(record))
 }
 
-// checkPackage validates the installed package, or insists that it is damaged.
-func (t *transaction) checkPackage(record binding.Record, damaged bool) error {
-	pkg, err := t.installed(record)
-	if err == nil {
-		pkg.Close()
+// checkRetirable refuses a transferred package, and validates the installed one.
+func (h *Host) checkRetirable(record binding.Record) error {
+	if h.isTransferred(record) {
+		return fault.New(fault.RetirementIncomplete, "%s was bound from a transfer; retire it with its transfer: %s", record.ExtensionID, h.retirement(record))
 	}
+	pkg, err := h.installed(record)
 	switch {
-	case damaged && err != nil && !couldNotLook(err):
+	case err == nil:
+		pkg.Close()
 		return nil
 	case isDamage(err):
 		return fmt.Errorf("%w; to retire it as it is, add --package-damaged", err)
-	case err != nil:
-		return err
-	case damaged:
+	}
+	return err
+}
+
+// checkDamaged insists that the installed package fails its validation.
+func (h *Host) checkDamaged(record binding.Record) error {
+	pkg, err := h.installed(record)
+	switch {
+	case err == nil:
+		pkg.Close()
 		return fault.New(fault.Usage, "the installed package of %s is not damaged; retire it without --package-damaged", record.ExtensionID)
+	case couldNotLook(err):
+		return err
 	}
 	return nil
 }

@@ -114,6 +114,10 @@ func (t *Transaction) CheckRetirable(record binding.Record) error {
 	return t.t.checkIdle(record.Digest)
 }
 
+// IsDamaged reports whether the binding's installed package fails its validation:
+// RetireDamaged may then be the way out.
+func (t *Transaction) IsDamaged(record binding.Record) bool { return t.t.checkDamaged(record) == nil }
+
 // Disable moves the binding's file to the name in the directory to, durably.
 // Equal bytes that stand there are the moved file. The answer to it is Retired.
 // A crash leaves the file at one of the two places; where config is another file

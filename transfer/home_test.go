@@ -3,8 +3,8 @@ package transfer
 import (
 	"bytes"
 	"context"
-
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,7 +169,7 @@ func TestReceiveRetireRestore(t *testing.T) {
 
 	r.refused(fault.TransferExists, func() error { _, err := r.receive(trusting("sh")); return err })
 	r.refused(fault.RetirementIncomplete, func() error {
-		_, err := r.host.RetireBinding(context.Background(), extension, got.Digest, false)
+		_, err := r.host.RetireBinding(context.Background(), extension, got.Digest)
 		return err
 	})
 	other := wire.DigestOf(nil)
@@ -371,9 +371,26 @@ func TestInterruptedRetirement(t *testing.T) {
 		}
 		hometest.CheckAtRest(t, r.home)
 	})
+	t.Run("stopped at the second move", func(t *testing.T) {
+		r, got := half(t)
+		hidden := filepath.Dir(r.unit()) + "-hidden"
+		err := transact(context.Background(), r.host, "test", extension, func(tr *lifecycle.Transaction) error {
+			must(t, os.Rename(filepath.Dir(r.unit()), hidden)) // as one sees it who comes too late
+			at := &retirement{t: tr, h: r.host.Home, id: extension, transfer: got.TransferDigest, digest: got.Digest}
+			return second(at.retain(r.envelope.identity()))
+		})
+		if !fault.Is(err, fault.IO) || !strings.HasSuffix(err.Error(), "; the binding is disabled already, and the same command goes on") {
+			t.Errorf("no way out: %v", err)
+		}
+		must(t, os.Rename(hidden, filepath.Dir(r.unit())))
+		must(t, second(r.retire(got.TransferDigest, got.Digest)))
+	})
 	t.Run("goes back", func(t *testing.T) {
 		r, got := half(t)
 		r.refused(fault.TransferExists, func() error { _, err := r.restore(got.TransferDigest, other); return err })
+		if err := second(r.restore(got.TransferDigest, other)); !strings.Contains(err.Error(), string(got.Digest)) {
+			t.Errorf("no way out: %v", err)
+		}
 		_, err := r.restore(got.TransferDigest, got.Digest)
 		must(t, err)
 		r.verifies()
@@ -391,9 +408,14 @@ func TestInterruptedRetirement(t *testing.T) {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
+			if err := second(r.retire(got.TransferDigest, got.Digest)); !strings.HasSuffix(err.Error(), "receive the same envelope again, which binds it, and then repeat this command") {
+				t.Errorf("%s: no way out: %v", name, err)
+			}
 			if diff := hometest.Diff(r.snapshot(), before); diff != "" {
 				t.Errorf("%s: refused, and changed\n%s", name, diff)
 			}
+			r.bound()
+			must(t, second(r.retire(got.TransferDigest, got.Digest)))
 		}
 	})
 	t.Run("altered binding", func(t *testing.T) {
@@ -429,7 +451,7 @@ func TestInterruptedRetirement(t *testing.T) {
 		bound.Told()
 		r.refused(fault.RetirementPartial, func() error { _, err := r.retire(got.TransferDigest, got.Digest); return err })
 		// The refusal says: retire what is enabled first.
-		gone, err := r.host.RetireBinding(context.Background(), extension, bound.Digest, false)
+		gone, err := r.host.RetireBinding(context.Background(), extension, bound.Digest)
 		must(t, err)
 		gone.Told()
 		_, err = r.retire(got.TransferDigest, got.Digest)
@@ -565,6 +587,9 @@ func TestStagedUnitIsTakenUpAgain(t *testing.T) {
 	must(t, err)
 	wantCode(t, second(r.retire(r.envelope.Digest(), wire.DigestOf(nil))), fault.BindingMissing)
 	r.refused(fault.TransferExists, func() error { _, err := r.restore(r.envelope.Digest(), wire.DigestOf(nil)); return err })
+	if err := second(r.restore(r.envelope.Digest(), wire.DigestOf(nil))); !strings.HasSuffix(err.Error(), "receive the same envelope again to bind it") {
+		t.Errorf("no way out: %v", err)
+	}
 	_, err = r.receive(trusting("sh"))
 	must(t, err)
 	now, err := os.Stat(r.unit())
@@ -635,6 +660,116 @@ func TestRetireDamagedInstallation(t *testing.T) {
 	bound.Told()
 	_, err = r.retire(got.TransferDigest, got.Digest)
 	must(t, err)
+}
+
+func (r *rig) retireDamaged(digest wire.Digest) (*lifecycle.Retired, error) {
+	retired, err := RetireDamaged(context.Background(), r.host, extension, digest)
+	if err == nil {
+		retired.Told()
+	}
+	return retired, err
+}
+
+// TestRetireDamaged: what cannot be repaired, the unit being as damaged as the
+// installed package, is retired without its transfer; what can, is not.
+func TestRetireDamaged(t *testing.T) {
+	packages := map[string]func(t testing.TB, root string){
+		"gone":     func(t testing.TB, root string) { must(t, hometest.Remove(root)) },
+		"modified": func(t testing.TB, root string) { must(t, os.Chmod(root+"/"+hometest.Entrypoint, 0o755)) },
+	}
+	units := maps.Clone(alterations)
+	units["gone"] = func(t testing.TB, unit string) { must(t, os.RemoveAll(unit)) }
+	units["interrupted, and damaged"] = func(t testing.TB, unit string) {
+		must(t, os.WriteFile(unit+"/binding.json", nil, 0o600))
+	}
+	for unit, alter := range units {
+		for pkg, damage := range packages {
+			t.Run(unit+", package "+pkg, func(t *testing.T) {
+				r, got := received(t)
+				damage(t, got.PackageRoot)
+				r.refused(fault.RetirementIncomplete, func() error { return second(r.retireDamaged(got.Digest)) })
+				if _, err := r.retireDamaged(got.Digest); !strings.Contains(err.Error(), "; reinstall it: fm-extension repair "+extension) {
+					t.Errorf("no way out: %v", err)
+				}
+				alter(t, r.unit())
+				r.refused(fault.OwnerMismatch, func() error { return second(r.retireDamaged(wire.DigestOf(nil))) })
+				_, err := r.retire(got.TransferDigest, got.Digest)
+				if err == nil || !strings.HasSuffix(err.Error(), fmt.Sprintf(": fm-extension retire-binding %s --if-binding-digest %s --package-damaged", extension, got.Digest)) {
+					t.Errorf("no way out: %v", err)
+				}
+				retired, err := r.retireDamaged(got.Digest)
+				must(t, err)
+				if !exist(retired.RetainedAt) || exist(r.unit()) || exist(got.File) || (unit != "gone") != exist(r.retained(got.TransferDigest.Hex())) {
+					t.Errorf("retained at %s\n%s", retired.RetainedAt, r.snapshot())
+				}
+				hometest.CheckAtRest(t, r.home)
+				r.refused(fault.BindingMissing, func() error { return second(r.retireDamaged(got.Digest)) })
+				if pkg == "gone" {
+					r.bound()
+					r.verifies()
+				}
+			})
+		}
+	}
+	t.Run("package whole", func(t *testing.T) {
+		r, got := received(t)
+		must(t, os.RemoveAll(r.unit()))
+		r.refused(fault.Usage, func() error { return second(r.retireDamaged(got.Digest)) })
+		if _, err := r.retire(got.TransferDigest, got.Digest); strings.Contains(err.Error(), "--package-damaged") {
+			t.Errorf("no way out: %v", err)
+		}
+	})
+	t.Run("killed before its move", func(t *testing.T) {
+		r, got := received(t)
+		must(t, hometest.Remove(got.PackageRoot))
+		must(t, os.Remove(r.unit()+"/receipt.json"))
+		must(t, abandon(r.host.Home, got.Record))
+		must(t, second(r.retireDamaged(got.Digest)))
+		if !exist(r.retained(got.TransferDigest.Hex())) || exist(r.retained(got.TransferDigest.Hex()+".2")) {
+			t.Error(r.snapshot())
+		}
+	})
+	t.Run("of no unit", func(t *testing.T) {
+		r, got := received(t)
+		must(t, hometest.Remove(got.PackageRoot))
+		for _, source := range []string{"/x", "/" + extension + "/1.0.0/x/package", strings.TrimPrefix(filepath.Dir(got.SourcePath), r.host.Home.Join(home.Staging)) + "/other"} {
+			b := *got.Binding
+			b.SourcePath = r.host.Home.Join(home.Staging) + source
+			text, digest, err := b.Encode()
+			must(t, err)
+			must(t, os.WriteFile(got.File, text, 0o600))
+			must(t, second(r.retireDamaged(digest)))
+			if !exist(r.unit()) {
+				t.Errorf("%s: another's unit is gone", source)
+			}
+		}
+	})
+}
+
+// TestVanished: what somebody removes under a command is a refusal with a code, or
+// was not there.
+func TestVanished(t *testing.T) {
+	r, got := received(t)
+	k := r.envelope.identity()
+	must(t, second(r.retire(got.TransferDigest, got.Digest)))
+	u, err := findRetained(r.host.Home, extension, got.TransferDigest, got.Digest)
+	must(t, err)
+	defer u.close()
+	must(t, os.RemoveAll(r.host.Home.Join(home.RetiredStaging, extension)))
+	must(t, os.RemoveAll(r.host.Home.Join(home.Staging, extension)))
+	if names, err := k.retainedNames(r.host.Home); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+	for name, step := range map[string]func(*lifecycle.Transaction) error{
+		"retain":  func(*lifecycle.Transaction) error { return second(k.retain(r.host.Home)) },
+		"restage": func(*lifecycle.Transaction) error { return u.restage(r.host.Home) },
+		"disable": func(t *lifecycle.Transaction) error { return t.Disable(got.Record, u.dir, bindingName) },
+	} {
+		err := transact(context.Background(), r.host, "test", extension, step)
+		if !fault.Is(err, fault.IO) {
+			t.Errorf("%s: %v (%s)", name, err, fault.CodeOf(err))
+		}
+	}
 }
 
 // TestRestoreDamagedInstallation: a package that is gone is installed again from

@@ -120,7 +120,7 @@ func TestModel(t *testing.T) {
 				if !m.local {
 					t.Skip("there is none")
 				}
-				retired, err := r.host.RetireBinding(context.Background(), extension, local, false)
+				retired, err := r.host.RetireBinding(context.Background(), extension, local)
 				want(err, "")
 				retired.Told()
 				m.local = false

@@ -66,7 +66,7 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 	if must := wire.CheckBindingPath(source); must != "" {
 		return nil, fault.New(fault.PathUnsafe, "staged package %s: its path must be %s; use a home with a shorter path", fault.Path(source), must)
 	}
-	err = h.Transact(ctx, "receive-transfer-bind", e.ID(), func(t *lifecycle.Transaction) error {
+	err = transact(ctx, h, "receive-transfer-bind", e.ID(), func(t *lifecycle.Transaction) error {
 		staged, err := admit(t, h.Home, e)
 		if err != nil {
 			return err
@@ -80,6 +80,20 @@ func ReceiveBind(ctx context.Context, h *lifecycle.Host, e *Envelope, options bi
 		return nil
 	})
 	return r, err
+}
+
+// transact runs a command about one extension under the lifecycle lock.
+func transact(ctx context.Context, h *lifecycle.Host, command, id string, run func(*lifecycle.Transaction) error) error {
+	return vanished(h.Transact(ctx, command, id, run))
+}
+
+// vanished makes a fault of what was there and then was not: what may be absent was
+// asked for before. Only somebody's hand does that, and no step relies on it.
+func vanished(err error) error {
+	if errors.Is(err, fs.ErrNotExist) && fault.CodeOf(err) == fault.Internal {
+		return fault.Wrap(fault.IO, err, "something in this home vanished while it was used; try again")
+	}
+	return err
 }
 
 func (e *Envelope) identity() identity { return identity{e.ID(), e.Version(), e.digest} }

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strings"
@@ -34,7 +35,7 @@ func Restore(ctx context.Context, h *lifecycle.Host, id string, transfer, digest
 	if err := checkKnown(h.Home, id, transfer); err != nil {
 		return nil, err
 	}
-	err = h.Transact(ctx, "restore-transfer", id, func(t *lifecycle.Transaction) error {
+	err = transact(ctx, h, "restore-transfer", id, func(t *lifecycle.Transaction) error {
 		bound, err := restore(ctx, t, h.Home, id, transfer, digest)
 		if err != nil {
 			return err
@@ -61,9 +62,12 @@ func restore(ctx context.Context, t *lifecycle.Transaction, h *home.Home, id str
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		u, err = findRetained(h, id, transfer, digest)
-	case err == nil && (u.binding == nil || u.binding.Digest != digest):
+	case err == nil && u.binding == nil:
 		u.close()
-		return nil, exists(u.identity, "it is staged, without that binding")
+		return nil, exists(u.identity, "it is staged and not bound; receive the same envelope again to bind it")
+	case err == nil && u.binding.Digest != digest:
+		u.close()
+		return nil, exists(u.identity, fmt.Sprintf("it is staged with the binding %s, not the given one; bring that one back, or finish its retirement: %s", u.binding.Digest, u.retirement(u.binding.Digest)))
 	}
 	if err != nil {
 		return nil, err
@@ -150,6 +154,9 @@ func findRetained(h *home.Home, id string, transfer, digest wire.Digest) (*unit,
 		}
 		for _, name := range names {
 			u, err := openUnit(h, home.RetiredStaging, k, name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // it was there when it was listed
+			}
 			if err != nil {
 				refusal = err
 				continue
@@ -169,6 +176,9 @@ func findRetained(h *home.Home, id string, transfer, digest wire.Digest) (*unit,
 // retainedNames lists the names under which the unit may be retained.
 func (k identity) retainedNames(h *home.Home) ([]string, error) {
 	dir, err := k.place(h, home.RetiredStaging)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

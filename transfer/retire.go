@@ -49,7 +49,7 @@ func Retire(ctx context.Context, h *lifecycle.Host, id string, transfer, digest 
 	}
 	r := &retirement{h: h.Home, id: id, transfer: transfer, digest: digest}
 	var retired *Retired
-	err := h.Transact(ctx, "retire-transfer", id, func(t *lifecycle.Transaction) (err error) {
+	err := transact(ctx, h, "retire-transfer", id, func(t *lifecycle.Transaction) (err error) {
 		r.t = t
 		retired, err = r.run()
 		return err
@@ -109,10 +109,10 @@ func (r *retirement) begin(record binding.Record) (*Retired, error) {
 	}
 	u, err := openUnit(r.h, home.Staging, k, k.transfer.Hex())
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.New(fault.TransferMissing, "%s is gone; to put it back, receive the same envelope again: that is refused with transfer-exists, and this command then works", fault.Path(k.staged(r.h)))
+		err = fault.New(fault.TransferMissing, "%s is gone", fault.Path(k.staged(r.h)))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w; to put back what was transferred, receive the same envelope again: that is refused with transfer-exists, and this command then works", err)
+		return nil, fmt.Errorf("%w; %s", err, r.puttingBack(record))
 	}
 	defer u.close()
 	if u.binding != nil && !r.isMoving(u, record) {
@@ -162,6 +162,16 @@ func (r *retirement) refuseOther(record binding.Record) error {
 	return fault.New(fault.OwnerMismatch, "%s was bound from another transfer, in %s", r.id, fault.Path(filepath.Dir(record.SourcePath)))
 }
 
+// puttingBack is the way out of a unit that is damaged or gone while its binding is
+// enabled.
+func (r *retirement) puttingBack(record binding.Record) string {
+	way := "to put back what was transferred, receive the same envelope again: that is refused with transfer-exists, and this command then works"
+	if r.t.IsDamaged(record) {
+		way += fmt.Sprintf("; if it is nowhere any more, the installed package being damaged too: fm-extension retire-binding %s --if-binding-digest %s --package-damaged", r.id, record.Digest)
+	}
+	return way
+}
+
 // partial refuses both halves at once: an enabled binding of the extension, and
 // one that a retirement moved into its unit.
 func (r *retirement) partial(u *unit) error {
@@ -172,12 +182,16 @@ func (r *retirement) partial(u *unit) error {
 
 // resume goes on where a retirement was interrupted.
 func (r *retirement) resume() (*Retired, error) {
-	u, err := findStaged(r.h, r.id, r.transfer)
+	k, err := locateStaged(r.h, r.id, r.transfer)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r.finish()
 	}
 	if err != nil {
 		return nil, err
+	}
+	u, err := openUnit(r.h, home.Staging, k, k.transfer.Hex())
+	if err != nil {
+		return nil, fmt.Errorf("%w; no binding of %s is enabled; to put back what was transferred, receive the same envelope again, which binds it, and then repeat this command", err, r.id)
 	}
 	defer u.close()
 	if u.binding == nil {
@@ -189,13 +203,16 @@ func (r *retirement) resume() (*Retired, error) {
 	return r.retain(u.identity)
 }
 
-// retain makes the second move.
+// retain makes the second move. Whatever keeps it, the first is made.
 func (r *retirement) retain(k identity) (*Retired, error) {
 	answer, err := r.t.Retired(r.id, r.digest)
-	if err != nil {
-		return nil, err
+	path := ""
+	if err == nil {
+		path, err = k.retain(r.h)
 	}
-	path, err := k.retain(r.h)
+	if err != nil && path == "" {
+		return nil, fmt.Errorf("%w; the binding is disabled already, and the same command goes on", err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -221,4 +238,41 @@ func (r *retirement) finish() (*Retired, error) {
 		return nil, fault.Wrap(fault.IO, err, "%s cannot be made durable; the same command tries again", fault.Path(u.dir.Path()))
 	}
 	return &Retired{r.id, r.transfer, r.digest, u.dir.Path(), answer}, nil
+}
+
+// RetireDamaged retires a binding whose installed package is damaged (commands:
+// retire-binding, --package-damaged). One that came by a transfer is retired
+// without it when its unit is damaged or gone as well: nothing is left then that it
+// could be repaired from or be one identity with. What there is of the unit is set
+// aside first, as a retired one is. A crash after that leaves the binding enabled
+// without a unit, and the same command goes on.
+//
+// Errors: retirement-incomplete when the unit is whole; those of
+// lifecycle.Host.RetireDamaged.
+func RetireDamaged(ctx context.Context, h *lifecycle.Host, id string, digest wire.Digest) (*lifecycle.Retired, error) {
+	retired, err := h.RetireDamaged(ctx, id, digest, func(record binding.Record) error { return abandon(h.Home, record) })
+	return retired, vanished(err)
+}
+
+// abandon sets the unit of a binding aside, if there is one and it is not whole.
+func abandon(h *home.Home, record binding.Record) error {
+	k := identity{record.ExtensionID, record.ExtensionVersion, wire.Digest("sha256:" + filepath.Base(filepath.Dir(record.SourcePath)))}
+	if wire.CheckDigest(string(k.transfer)) != "" || record.SourcePath != k.source(h) {
+		return nil // no unit is where it says
+	}
+	u, err := openUnit(h, home.Staging, k, k.transfer.Hex())
+	switch {
+	case err == nil:
+		defer u.close()
+		if !u.isOf(h, record) {
+			return nil
+		}
+		return fault.New(fault.RetirementIncomplete, "%s was bound from a transfer, and what was transferred is whole; reinstall it: fm-extension repair %[1]s; then retire it with its transfer: %s", k.id, k.retirement(record.Digest))
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case fault.Is(err, fault.IO):
+		return err
+	}
+	_, err = k.retain(h)
+	return err
 }

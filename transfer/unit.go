@@ -207,6 +207,9 @@ func locateStaged(h *home.Home, id string, transfer wire.Digest) (identity, erro
 	for _, version := range versions {
 		k := identity{id, version, transfer}
 		dir, err := k.place(h, home.Staging)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was there when it was listed
+		}
 		if err != nil {
 			return identity{}, err
 		}

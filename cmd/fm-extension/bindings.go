@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -12,6 +13,8 @@ import (
 	"hawser/internal/strictjson"
 	"hawser/internal/wire"
 	"hawser/invoke"
+	"hawser/lifecycle"
+	"hawser/transfer"
 )
 
 func bindCommand(o *options) *cobra.Command {
@@ -240,7 +243,13 @@ back.`,
 			if err != nil {
 				return err
 			}
-			r, err := h.RetireBinding(cmd.Context(), args[0], d, damaged)
+			retire := h.RetireBinding
+			if damaged {
+				retire = func(ctx context.Context, id string, digest wire.Digest) (*lifecycle.Retired, error) {
+					return transfer.RetireDamaged(ctx, h, id, digest)
+				}
+			}
+			r, err := retire(cmd.Context(), args[0], d)
 			if err != nil {
 				return err
 			}

@@ -51,7 +51,7 @@ func toRetire(t *testing.T, home, pkg string) []string {
 
 func toRestore(t *testing.T, home, pkg string) []string {
 	digest := bind(t, home, pkg)
-	retired, err := hostOf(home).RetireBinding(context.Background(), extension, wire.Digest(digest), false)
+	retired, err := hostOf(home).RetireBinding(context.Background(), extension, wire.Digest(digest))
 	check(t, err)
 	retired.Told()
 	return []string{"restore-binding", extension, "--binding-digest", digest}

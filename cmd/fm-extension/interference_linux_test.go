@@ -134,7 +134,7 @@ func TestSourceSwappedWhileItIsRead(t *testing.T) {
 	first, err := hostOf(home).Bind(t.Context(), pkg, trusting("sh"))
 	check(t, err)
 	first.Told()
-	retired, err := hostOf(home).RetireBinding(t.Context(), first.ExtensionID, first.Digest, false)
+	retired, err := hostOf(home).RetireBinding(t.Context(), first.ExtensionID, first.Digest)
 	check(t, err)
 	retired.Told()
 	good := first.PackageDigest
@@ -173,7 +173,7 @@ func TestSourceSwappedWhileItIsRead(t *testing.T) {
 		if result.PackageDigest != good {
 			t.Fatalf("%s was installed, not %s", result.PackageDigest, good)
 		}
-		retired, err := hostOf(home).RetireBinding(t.Context(), result.ExtensionID, result.Digest, false)
+		retired, err := hostOf(home).RetireBinding(t.Context(), result.ExtensionID, result.Digest)
 		check(t, err)
 		retired.Told()
 	}
