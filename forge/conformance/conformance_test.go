@@ -734,6 +734,100 @@ func TestEachScenarioIsolatesItsDefect(t *testing.T) {
 	}
 }
 
+// incapable are plugins that cannot do one thing that an operation may need. Each
+// is told by what it does to the host's frames: "" makes it reject.
+type incapablePlugin struct {
+	lacks     string
+	operation forge.Capability
+	reads     func(line string) string
+	fails     []string // the sessions that show it, and no others
+}
+
+func (p incapablePlugin) name() string { return string(p.operation) + " without " + p.lacks }
+
+var incapable = []incapablePlugin{
+	{"empty input", forge.CapText, unless(`"input":""`), []string{"empty-input"}},
+	{"more than ASCII", forge.CapText, ascii, []string{"unicode-input"}},
+	{"lines of 64 KiB", forge.CapText, shorter(1 << 16), []string{"largest-frame", "largest-input"}},
+	{"lines of 128 KiB", forge.CapText, shorter(1 << 17), []string{"largest-frame"}},
+	{"more than ASCII", workspaceEdit, ascii, []string{"unicode-instruction", "unicode-workspace"}},
+	{"instructions of more than ASCII", workspaceEdit, unless("äß"), []string{"unicode-instruction"}},
+	{"line separators", workspaceEdit, unless("\u2028"), []string{"unicode-instruction"}},
+	{"workspaces of more than ASCII", workspaceEdit, unless("é"), []string{"unicode-workspace"}},
+	{"workspaces with a space", workspaceEdit, unless(`"workspace":"[^"]* `), []string{"unicode-workspace"}},
+	{"lines of 2000 bytes", workspaceEdit, shorter(2000), []string{"largest-frame", "largest-instruction"}},
+	{"lines of 64 KiB", workspaceEdit, shorter(1 << 16), []string{"largest-frame", "largest-instruction"}},
+	{"lines of 128 KiB", workspaceEdit, shorter(1 << 17), []string{"largest-frame"}},
+	{"long instructions", workspaceEdit, unless(strings.Repeat(instruction+" ", 100)), []string{"largest-instruction"}},
+	{"times of 32 bits", workspaceEdit, unless(`"timeout_ms":[0-9]{11}`), []string{"largest-timeout"}},
+}
+
+func unless(pattern string) func(string) string {
+	expression := regexp.MustCompile(pattern)
+	return func(line string) string {
+		if expression.MatchString(line) {
+			return ""
+		}
+		return line
+	}
+}
+
+func ascii(line string) string {
+	if strings.ContainsFunc(line, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return ""
+	}
+	return line
+}
+
+func shorter(limit int) func(string) string {
+	return func(line string) string {
+		if len(line) >= limit {
+			return ""
+		}
+		return line
+	}
+}
+
+func init() {
+	for _, p := range incapable {
+		misbehaviours[p.name()] = misbehaviour{input: func(stdin io.Reader) io.Reader {
+			read, write := io.Pipe()
+			go func() {
+				defer write.Close()
+				source := bufio.NewReader(stdin)
+				for {
+					line, err := source.ReadString('\n')
+					line = p.reads(line)
+					if _, gone := io.WriteString(write, line); err != nil || gone != nil || line == "" {
+						return
+					}
+				}
+			}()
+			return read
+		}}
+	}
+}
+
+// A plugin that cannot do all that is valid fails the sessions that need it.
+func TestEachSessionNeedsSomething(t *testing.T) {
+	for _, p := range incapable {
+		t.Run(p.name(), func(t *testing.T) {
+			t.Parallel()
+			s := testPlugin{operation: p.operation, misbehaviour: p.name()}.suiteHere(t)
+			scenarios := slices.DeleteFunc(Scenarios(p.operation), func(s Scenario) bool { return !s.valid })
+			var failed []string
+			for name, v := range judge(t, s, scenarios...) {
+				if !v.Passed() {
+					failed = append(failed, strings.TrimPrefix(name, "session/"))
+				}
+			}
+			if slices.Sort(failed); !slices.Equal(failed, p.fails) {
+				t.Errorf("failed %v, want %v", failed, p.fails)
+			}
+		})
+	}
+}
+
 // What a plugin must not send fails the valid session that shows it.
 func TestMisbehaviours(t *testing.T) {
 	for name, m := range misbehaviours {

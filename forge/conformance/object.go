@@ -108,10 +108,13 @@ func textFrame(id, input string) object {
 	return frame(id, "execute").and("operation", quoted("text")).and("input", input)
 }
 
+// instruction is one that a plugin has no reason to fail at.
+const instruction = "Append one line to the file README."
+
 func workspaceFrame(id, workspace string) object {
 	return frame(id, "execute").
 		and("operation", quoted("workspace_edit")).
 		and("workspace", workspace).
-		and("instruction", quoted("Append one line to the file README.")).
+		and("instruction", quoted(instruction)).
 		and("timeout_ms", "60000")
 }

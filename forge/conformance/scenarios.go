@@ -73,17 +73,31 @@ func validSessions(operation forge.Capability) []Scenario {
 	}
 	add("cancel", "cancel follows execute at once, if the plugin selects it", script{cancel: true})
 	add("one-operation", "execute comes twice: one answer at most", script{execute: repeat, repeated: true, mayFail: true})
-	if operation == forge.CapText {
+	with := func(name, text string) func(object) string {
+		return func(o object) string { return line(o.with(name, text)) }
+	}
+	switch operation {
+	case forge.CapText:
 		largest := strings.Repeat("a", forge.MaxTextBytes)
-		add("empty-input", "an input of no bytes", script{mayFail: true, execute: func(o object) string { return line(o.with("input", `""`)) }})
-		add("unicode-input", "an input of many scripts, and of characters that look like line ends", script{mayFail: true, input: "äß€\U0001F600\u2028\u0085"})
+		add("empty-input", "an input of no bytes", script{mayFail: true, execute: with("input", `""`)})
+		add("unicode-input", "an input of many scripts, and of characters that look like line ends", script{mayFail: true, input: manyScripts})
 		add("largest-input", "an input of 65536 bytes", script{mayFail: true, input: largest})
-		add("largest-frame", "an input of 65536 bytes, each written as an escape of six", script{mayFail: true, execute: func(o object) string {
-			return line(o.with("input", quoted(strings.Repeat(`\u0061`, forge.MaxTextBytes))))
-		}})
+		add("largest-frame", "an input of 65536 bytes, each written as an escape of six", script{mayFail: true, execute: with("input", quoted(escaped(largest)))})
+	case forge.CapWorkspaceEdit:
+		largest := strings.Repeat(instruction+" ", forge.MaxInstructionBytes/len(instruction))[:forge.MaxInstructionBytes]
+		add("unicode-instruction", "an instruction of many scripts, and of characters that look like line ends", script{
+			execute: with("instruction", quoted(instruction+" "+manyScripts)),
+		})
+		add("largest-instruction", "an instruction of 65536 bytes", script{mayFail: true, execute: with("instruction", quoted(largest))})
+		add("largest-frame", "an instruction of 65536 bytes, each written as an escape of six", script{mayFail: true, execute: with("instruction", quoted(escaped(largest)))})
+		add("unicode-workspace", "the name of the work tree has a space and a character that is not ASCII", script{directory: " é"})
+		add("largest-timeout", "timeout_ms is 2^53-1", script{execute: with("timeout_ms", strconv.Itoa(forge.MaxTimeoutMS))})
 	}
 	return scenarios
 }
+
+// manyScripts is text in 1 to 4 bytes a character, with two that some take for line ends.
+const manyScripts = "äß€\U0001F600\u2028\u0085"
 
 func escapeNames(o object) object {
 	o = slices.Clone(o)

@@ -15,6 +15,7 @@ import (
 type script struct {
 	offer      []forge.Capability // the operation and all of its options, unless told otherwise
 	input      string             // of text
+	directory  string             // how the name of the work tree ends
 	initialize func(object) string
 	execute    func(object) string
 
@@ -174,7 +175,7 @@ func (r *runner) converses(s script) (*Finding, error) {
 	if r.isMute() {
 		return finding(forge.RuleTerminal, "not tried: the plugin does not answer a valid initialize, see session/valid"), nil
 	}
-	tree, err := r.worktree()
+	tree, err := r.worktree(s.directory)
 	if err != nil {
 		return nil, err
 	}

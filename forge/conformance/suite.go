@@ -162,14 +162,15 @@ func (r *runner) close() {
 	}
 }
 
-// worktree returns a work tree of its own for a valid session; nil for text.
-func (r *runner) worktree() (*worktree, error) {
+// worktree returns a work tree of its own for a valid session, in a directory
+// whose name ends so; nil for text.
+func (r *runner) worktree(end string) (*worktree, error) {
 	if r.template == nil {
 		return nil, nil
 	}
 	r.mu.Lock()
 	r.copies++
-	dir := filepath.Join(r.dir, strconv.Itoa(r.copies))
+	dir := filepath.Join(r.dir, strconv.Itoa(r.copies)+end)
 	r.mu.Unlock()
 	return r.template.copyTo(dir)
 }
