@@ -60,7 +60,8 @@ type peer struct {
 
 // exchange is one session with a running plugin: it moves frames between the
 // peer and the Session, and decides what the end of each side means. One
-// goroutine, drive's, makes every decision; the others only read and write.
+// goroutine, drive's, makes every decision; the others only read, write and call
+// back.
 type exchange struct {
 	ctx      context.Context // with the timeout over everything
 	session  *Session
@@ -78,7 +79,9 @@ type exchange struct {
 	outgoing  chan []byte   // frames for stdin; closed to close it
 	incoming  chan incoming // from stdout
 	budget    *budget
+	reports   chan Progress // for the callback; has room for all that a session may have
 	done      chan struct{} // closed when nobody takes from incoming any more
+	abandoned chan struct{} // closed when run's caller waits for no outcome
 	streaming sync.WaitGroup
 }
 
@@ -93,20 +96,45 @@ const mostFrames = 3
 
 func newExchange(ctx context.Context, session *Session, peer peer, budget int64) *exchange {
 	return &exchange{
-		ctx:      ctx,
-		session:  session,
-		peer:     peer,
-		timer:    time.NewTimer(time.Hour),
-		outgoing: make(chan []byte, mostFrames),
-		incoming: make(chan incoming),
-		budget:   newBudget(budget),
-		done:     make(chan struct{}),
+		ctx:       ctx,
+		session:   session,
+		peer:      peer,
+		timer:     time.NewTimer(time.Hour),
+		outgoing:  make(chan []byte, mostFrames),
+		incoming:  make(chan incoming),
+		budget:    newBudget(budget),
+		reports:   make(chan Progress, MaxProgressFrames),
+		done:      make(chan struct{}),
+		abandoned: make(chan struct{}),
 	}
 }
 
 // run is the whole exchange, from initialize to the proof that the plugin is
 // gone. It leaves no goroutine.
-func (x *exchange) run() process.Ending {
+//
+// Only the callback runs on the caller's goroutine. One that blocks holds up
+// neither the timeout nor a cancellation; one that panics, or ends the goroutine,
+// takes the plugin along.
+func (x *exchange) run() (ending process.Ending) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		ending = x.converse()
+	}()
+	defer func() {
+		close(x.abandoned)
+		<-over
+	}()
+	for p := range x.reports {
+		if x.ctx.Err() == nil {
+			x.progress(p)
+		}
+	}
+	return
+}
+
+func (x *exchange) converse() process.Ending {
+	defer close(x.reports)
 	defer x.timer.Stop()
 	x.timer.Stop()
 	outgoing := x.outgoing
@@ -149,6 +177,8 @@ func (x *exchange) drive() {
 			event = x.exit
 		case <-x.timer.C:
 			event = x.expire
+		case <-x.abandoned:
+			return
 		}
 		if contextDone != nil && x.ctx.Err() != nil {
 			contextDone = nil
@@ -203,10 +233,7 @@ func (x *exchange) receive(in incoming) {
 		x.close()
 	default:
 		if x.progress != nil {
-			x.progress(in.frame.Message.(Progress))
-		}
-		if x.exited { // the frames behind this one have waited for the callback, not it for them
-			x.grant()
+			x.reports <- in.frame.Message.(Progress)
 		}
 	}
 }
@@ -247,7 +274,7 @@ func (x *exchange) endOfOutput() {
 
 // exit is the end of the plugin's process. Up to MaxProgressFrames of its frames
 // may still be in the pipe, and some other process may hold the pipe open for
-// ever: so output has ClosingTime to come, counted again from each frame.
+// ever: so output has ClosingTime to come.
 func (x *exchange) exit() {
 	x.exited = true
 	if x.phase == initializing || x.phase == executing {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -399,8 +400,8 @@ func TestLateNews(t *testing.T) {
 }
 
 // A plugin that has said everything and exited is not late because its host is
-// slow to take it; and a host that waits for a pipe that is held open does so
-// from the last frame on.
+// slow to take it; nor does a host that is slow wait longer for a pipe that is
+// held open.
 func TestSlowProgressCallback(t *testing.T) {
 	const slow, frames = 100 * time.Millisecond, MaxProgressFrames
 	var lines strings.Builder
@@ -413,13 +414,12 @@ func TestSlowProgressCallback(t *testing.T) {
 		held time.Duration
 		want Outcome
 		rule Rule
-		took time.Duration
 	}{
-		{"a result", resultLine, 0, OutcomeResult, "", frames * slow},
-		{"a result, and stdout is held", resultLine, time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + HostDelay},
-		{"a failure", failureLine, 0, OutcomeFailure, "", frames * slow},
-		{"no terminal frame", "", 0, OutcomeProtocol, RuleTerminal, frames * slow},
-		{"no terminal frame, and stdout is held", "", time.Hour, OutcomeProtocol, RuleExit, frames*slow + ClosingTime + HostDelay},
+		{"a result", resultLine, 0, OutcomeResult, ""},
+		{"a result, and stdout is held", resultLine, time.Hour, OutcomeProtocol, RuleExit},
+		{"a failure", failureLine, 0, OutcomeFailure, ""},
+		{"no terminal frame", "", 0, OutcomeProtocol, RuleTerminal},
+		{"no terminal frame, and stdout is held", "", time.Hour, OutcomeProtocol, RuleExit},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -434,8 +434,101 @@ func TestSlowProgressCallback(t *testing.T) {
 				if outcome(err) != c.want || c.rule != "" && (v == nil || v.Rule != c.rule) {
 					t.Errorf("got %v (%v), want %v by rule %q", err, outcome(err), c.want, c.rule)
 				}
-				if took := time.Since(began); took != c.took || got != frames {
-					t.Errorf("%d frames in %v, want %v", got, took, c.took)
+				if took := time.Since(began); took != frames*slow || got != frames {
+					t.Errorf("%d frames in %v, want %v", got, took, frames*slow)
+				}
+			})
+		})
+	}
+}
+
+// A callback that blocks does not keep the plugin from being cancelled and
+// stopped in time; and after a cancellation it is not called again.
+func TestBlockedProgressCallback(t *testing.T) {
+	const second = time.Second
+	twice := progressLine(1) + progressLine(2)
+	for _, c := range []struct {
+		name   string
+		after  string // execute, on stdout
+		budget int64
+		want   Outcome
+		took   time.Duration // to the stop
+		calls  int
+	}{
+		{"cancellation", twice, 0, OutcomeCancelled, second + DrainTime, 1},
+		{"timeout", twice, 0, OutcomeTimeout, second + DrainTime, 1},
+		{"budget", twice, 1000, OutcomeBudget, 0, 2},
+		{"violation", twice + "x\n", 0, OutcomeProtocol, 0, 2},
+		{"late exit", twice + resultLine, 0, OutcomeProtocol, ClosingTime + HostDelay, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				called, stopped, calls := make(chan struct{}), make(chan struct{}), 0
+				began, took := time.Now(), time.Duration(-1)
+				var frames []string
+				w := world{
+					ctx: ctx, request: hello, deep: true,
+					plugin: watched(&frames, func(p *fakeProcess) int {
+						p.say(initializedLine, c.after)
+						<-called
+						synctest.Wait() // the host has read everything
+						_, _ = p.stderr.Write(make([]byte, c.budget))
+						_, _ = io.Copy(io.Discard, p.stdin)
+						<-p.killed
+						return 9
+					}),
+					options: Options{OutputBudget: c.budget, Progress: func(Progress) {
+						if calls++; calls == 1 {
+							close(called)
+						}
+						<-stopped
+					}},
+					onStop: func() { took = time.Since(began); close(stopped) },
+				}
+				switch c.want {
+				case OutcomeTimeout:
+					w.options.Timeout = second
+				case OutcomeCancelled:
+					time.AfterFunc(second, cancel)
+				}
+				_, err := w.run()
+				if outcome(err) != c.want || took != c.took || calls != c.calls {
+					t.Errorf("got %v (%v) after %v and %d calls, want %v after %v and %d", err, outcome(err), took, calls, c.want, c.took, c.calls)
+				}
+				synctest.Wait()
+				if got := slices.Contains(frames, "cancel"); got != (c.calls == 1) {
+					t.Errorf("the plugin got %v", frames)
+				}
+			})
+		})
+	}
+}
+
+// A callback that does not return to its caller takes the plugin along, and
+// leaves no goroutine: a bubble does not end before all of its goroutines.
+func TestProgressCallbackThatEndsItsGoroutine(t *testing.T) {
+	for name, end := range map[string]func(){"panic": func() { panic("callback") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				stopped, returned := false, false
+				var panicked any
+				w := world{
+					ctx: t.Context(), request: hello, plugin: deaf,
+					options: Options{Progress: func(Progress) { end() }},
+					onStop:  func() { stopped = true },
+				}
+				over := make(chan struct{})
+				go func() {
+					defer close(over)
+					defer func() { panicked = recover() }()
+					_, _ = w.run()
+					returned = true
+				}()
+				<-over
+				if !stopped || returned || (panicked == "callback") != (name == "panic") {
+					t.Errorf("stopped %v, returned %v, panicked with %v", stopped, returned, panicked)
 				}
 			})
 		})

@@ -49,8 +49,10 @@ type Options struct {
 	// Withhold are options that are not offered. All others that the operation
 	// has are.
 	Withhold []Capability
-	// Progress is called for each progress frame, after it was validated: one
-	// call at a time, in order, none after a cancellation. Run waits for it.
+	// Progress is called for each progress frame, after it was validated: by Run's
+	// own goroutine, in order, never after a cancellation. The session goes on
+	// meanwhile, and its timeout with it, but Run does not return before the call.
+	// When it panics, the plugin is stopped before the panic goes on.
 	Progress func(Progress)
 	// Stderr receives the plugin's diagnostics, which are private to this host;
 	// nil drops them. Run waits for it.

@@ -268,6 +268,24 @@ func TestRunFailure(t *testing.T) {
 	}
 }
 
+// A panic of the callback reaches Run's caller, and nothing of the plugin is left.
+func TestRunProgressPanics(t *testing.T) {
+	options := plugin(t, "upper", ordinaryChild+awaitPids(1))
+	options.Progress = func(Progress) { panic("callback") }
+	func() {
+		defer func() {
+			if p := recover(); p != "callback" {
+				t.Errorf("recovered %v", p)
+			}
+		}()
+		_, err := Run(t.Context(), hello, options)
+		t.Errorf("Run returned %v", err)
+	}()
+	if left := children(); len(left) > 0 {
+		t.Errorf("processes are left: %v", left)
+	}
+}
+
 func TestRunStderr(t *testing.T) {
 	var log strings.Builder
 	options := plugin(t, "upper", `echo private >&2; `)
