@@ -997,6 +997,24 @@ func TestWhatCannotBeStarted(t *testing.T) {
 	}
 }
 
+// A plugin that rejects a second execute has the time of a rejection to end, and
+// not that of an operation.
+func TestSecondExecuteIsRejectedInTime(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := testPlugin{operation: forge.CapText}.suite(t)
+	s.Timeout, s.rejection = time.Hour, 100*time.Millisecond
+	s.Path, s.Argv = sh, []string{"sh", "-c", `read -r line; id=${line#*'"id":"'}
+		printf '{"version":"v1","id":"%s","type":"initialized","capabilities":["text"]}\n' "${id%%'"'*}"
+		read -r line; read -r line; exec >/dev/null; while :; do sleep 1; done`}
+	f := judge(t, s, named(t, forge.CapText, "session/one-operation"))["session/one-operation"].Finding
+	if want := late(forge.RuleOrder, "stdout ended, but the plugin did not within 100ms"); f == nil || *f != *want {
+		t.Errorf("got %v, want %v", f, want)
+	}
+}
+
 // A plugin that says nothing rejects everything well, and is told apart at once.
 func TestMutePlugin(t *testing.T) {
 	sh, err := exec.LookPath("sh")

@@ -213,7 +213,7 @@ func (d *dialogue) operates() (rejected bool, f *Finding) {
 	for d.session.State() != forge.Finished {
 		frame, err := d.read(deadline)
 		if d.repeated && err == io.EOF {
-			return true, d.rejects(forge.RuleOrder, deadline)
+			return true, d.rejects(forge.RuleOrder, time.Now().Add(d.runner.rejection))
 		}
 		switch v, violation := errors.AsType[*forge.Violation](err); {
 		case violation:
