@@ -166,9 +166,12 @@ func (o *Options) outcome(x *exchange, ending process.Ending) (Result, error) {
 		return Result{}, o.interrupted(x.ctx)
 	case x.violation != nil:
 		return Result{}, o.fail(OutcomeProtocol, x.explain(ending))
+	case ending.WrapperLost && !ending.Exit.OK():
+		return Result{}, o.fail(OutcomeProtocol, fault.Wrap(fault.ResponseInvalid,
+			violation(RuleExit, "no exit 0 was seen after the terminal frame"), "its wrapper process was killed"))
 	case !ending.Exit.OK():
 		return Result{}, o.fail(OutcomeProtocol, fault.Wrap(fault.ResponseInvalid,
-			violation(RuleExit, "%s followed the terminal frame, not exit 0", lastOf(ending)), "it broke the protocol"))
+			violation(RuleExit, "%v followed the terminal frame, not exit 0", ending.Exit), "it broke the protocol"))
 	case ending.NotProvedGone:
 		return Result{}, o.fail(OutcomeProtocol, fault.Wrap(fault.ProcessCleanupFailed,
 			violation(RuleExit, "not all that it started is proved gone"), "it could not be stopped"))
@@ -192,18 +195,13 @@ func (x *exchange) explain(ending process.Ending) error {
 	case x.session.State() == Initializing:
 		code = fault.HandshakeInvalid
 	}
-	if x.violation.Rule == RuleTerminal && x.exited {
-		return fault.Wrap(code, x.violation, "it ended with %s and broke the protocol", lastOf(ending))
+	switch {
+	case ending.WrapperLost:
+		return fault.Wrap(code, x.violation, "its wrapper process was killed, and it broke the protocol")
+	case x.violation.Rule == RuleTerminal && x.exited:
+		return fault.Wrap(code, x.violation, "it ended with %v and broke the protocol", ending.Exit)
 	}
 	return fault.Wrap(code, x.violation, "it broke the protocol")
-}
-
-// lastOf is a plugin's end for a message: its exit, or why nobody saw it.
-func lastOf(ending process.Ending) string {
-	if ending.WrapperLost && ending.Exit == (process.Exit{Code: -1}) {
-		return "the death of its wrapper process"
-	}
-	return ending.Exit.String()
 }
 
 // interrupted is the outcome of a context that ended. Whatever else happened is

@@ -183,10 +183,10 @@ func testNothingSurvives(t *testing.T, handler string, want Outcome, script stri
 // A plugin whose wrapper is killed may leave something, and is told as what it is.
 func TestWrapperKilled(t *testing.T) {
 	needLinux(t)
-	options := plugin(t, "upper", setsidChild+awaitPids(1)+`kill -KILL $PPID; sleep 1000; `)
+	options := plugin(t, "upper", setsidChild+awaitPids(1)+`kill -KILL $PPID; exec sleep 1000; `)
 	_, err := Run(t.Context(), hello, options)
 	e, ok := errors.AsType[*Error](err)
-	if !ok || !e.NotProvedGone || !strings.Contains(err.Error(), "the death of its wrapper process") || !strings.Contains(err.Error(), "may still run") {
+	if !ok || !e.NotProvedGone || !strings.Contains(err.Error(), "its wrapper process was killed") || !strings.Contains(err.Error(), "may still run") {
 		t.Errorf("got %v", err)
 	}
 	// What is left is now a child of this process, which has to end it.
