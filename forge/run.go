@@ -307,7 +307,7 @@ func (o *Options) start(ctx context.Context) (*process.Group, error) {
 // path is where the plugin is: as named, or in this process's PATH.
 func (o *Options) path() (string, error) {
 	path := o.Argv[0]
-	if !strings.Contains(path, "/") {
+	if !strings.Contains(path, "/") && path != "." && path != ".." { // these two are directories, and said to be that
 		found, err := exec.LookPath(path)
 		if err != nil {
 			return "", fault.Wrap(fault.ProcessFailed, err, "it is not in PATH")

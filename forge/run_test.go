@@ -396,6 +396,7 @@ func TestRunDoesNotStart(t *testing.T) {
 		"a relative path":        {Request{Operation: CapWorkspaceEdit, Workspace: "a", Instruction: "i"}, good(func(*Options) {}), fault.Usage},
 		"no file":                {hello, good(func(o *Options) { o.Argv[0] = filepath.Join(dir, "none") }), fault.ProcessFailed},
 		"not in PATH":            {hello, good(func(o *Options) { o.Argv[0] = "no-such-plugin-anywhere" }), fault.ProcessFailed},
+		"this directory":         {hello, good(func(o *Options) { o.Argv[0] = "." }), fault.ProcessFailed},
 		"no program":             {hello, good(func(o *Options) { o.Argv[0] = notProgram }), fault.ProcessFailed},
 		"no directory":           {hello, good(func(o *Options) { o.Dir = filepath.Join(dir, "none") }), fault.IO},
 		"a file for a directory": {hello, good(func(o *Options) { o.Dir = notProgram }), fault.IO},
@@ -404,6 +405,9 @@ func TestRunDoesNotStart(t *testing.T) {
 		_, err := Run(t.Context(), c.request, c.options)
 		if outcome(err) != OutcomeNotStarted || !fault.Is(err, c.code) {
 			t.Errorf("%s: %v (%v, %v), want %v", name, err, outcome(err), fault.CodeOf(err), c.code)
+		}
+		if name == "this directory" && !strings.Contains(err.Error(), "not a regular file") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

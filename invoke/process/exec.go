@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -20,7 +21,10 @@ const (
 	ExecFailed            ExecReason = iota // another reason: see the error number
 	ExecMissing                             // there is no such file
 	ExecNotExecutable                       // no execute permission, or a file system mounted noexec
+	ExecNotRegular                          // a directory, a FIFO, a device
 	ExecNoInterpreter                       // the file is there; the interpreter it names is missing or cannot run
+	ExecNoneNamed                           // a "#!" line that names no interpreter
+	ExecCRLF                                // a "#!" line that ends with CR LF, so that the CR belongs to the name
 	ExecNoProgram                           // neither a program nor a script with a "#!" line
 	ExecWrongArchitecture                   // a program for another machine
 	ExecBusy                                // still open for writing somewhere
@@ -32,7 +36,10 @@ var execReasons = [...]string{
 	ExecFailed:            "it cannot be executed",
 	ExecMissing:           "the file is missing",
 	ExecNotExecutable:     "it is not executable; check its mode, and the mount for noexec",
+	ExecNotRegular:        "it is not a regular file",
 	ExecNoInterpreter:     "the interpreter it needs is missing or cannot run; install it",
+	ExecNoneNamed:         "its #! line names no interpreter",
+	ExecCRLF:              "its #! line ends with CR LF; end its lines with LF alone",
 	ExecNoProgram:         "it is neither a program of this system nor a script that starts with #!",
 	ExecWrongArchitecture: "it is a program for another architecture than " + runtime.GOARCH,
 	ExecBusy:              "another process still holds it open for writing",
@@ -76,48 +83,64 @@ func execReason(path string, failure barrier.Failure) ExecReason {
 	case barrier.StageFork:
 		return ExecFailed
 	}
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return ExecNotRegular
+	}
 	switch failure.Errno {
 	case unix.ENOENT, unix.ENOTDIR:
-		if _, err := os.Stat(path); err == nil {
-			return ExecNoInterpreter
+		if err != nil {
+			return ExecMissing
 		}
-		return ExecMissing
+		return formatReason(path, ExecNoInterpreter)
 	case unix.EACCES:
 		if unix.Access(path, unix.X_OK) == nil {
-			return ExecNoInterpreter
+			return formatReason(path, ExecNoInterpreter)
 		}
 		return ExecNotExecutable
 	case unix.ENOEXEC:
-		return formatReason(path)
+		return formatReason(path, ExecNoProgram)
 	case unix.ETXTBSY:
 		return ExecBusy
 	}
 	return ExecFailed
 }
 
-// formatReason looks at the first bytes of a file that execve did not recognize.
-func formatReason(path string) ExecReason {
+// formatReason looks at the first bytes of a file for what execve did not like
+// about it, and returns otherwise when they do not tell.
+func formatReason(path string, otherwise ExecReason) ExecReason {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return ExecNoProgram
+		return otherwise
 	}
 	defer file.Close()
-	var head [20]byte
-	n, _ := file.Read(head[:])
-	switch {
-	case n >= 2 && string(head[:2]) == "#!":
+	head := make([]byte, 256) // what Linux reads, too
+	n, _ := file.Read(head)
+	head = head[:n]
+	if line, ok := bytes.CutPrefix(head, []byte("#!")); ok {
+		line, _, _ = bytes.Cut(line, []byte("\n"))
+		switch {
+		case bytes.HasSuffix(line, []byte("\r")):
+			return ExecCRLF
+		case len(bytes.Trim(line, " \t")) == 0:
+			return ExecNoneNamed
+		}
 		return ExecNoInterpreter
-	case n == len(head) && string(head[:4]) == "\x7fELF" && elfMachine(head) != machines[runtime.GOARCH]:
+	}
+	if len(head) >= elfHead && string(head[:4]) == "\x7fELF" && elfMachine(head) != machines[runtime.GOARCH] {
 		return ExecWrongArchitecture
 	}
-	return ExecNoProgram
+	return otherwise
 }
 
 // machines are the e_machine numbers of ELF for the architectures we build for.
 var machines = map[string]uint16{"amd64": 62, "arm64": 183}
 
+// elfHead is how many bytes of a header elfMachine needs.
+const elfHead = 20
+
 // elfMachine returns e_machine in the byte order that the header itself names.
-func elfMachine(head [20]byte) uint16 {
+func elfMachine(head []byte) uint16 {
 	const order, bigEndian, machine = 5, 2, 18
 	if head[order] == bigEndian {
 		return binary.BigEndian.Uint16(head[machine:])

@@ -46,7 +46,13 @@ type leader struct {
 // fork starts the program with the descriptors given, leading a group of its
 // own. Signal dispositions and mask are the host's: the barrier resets them.
 func fork(path string, argv, env []string, files []uintptr) (*leader, error) {
-	return forkWith(&syscall.SysProcAttr{}, path, argv, env, files)
+	l, err := forkWith(&syscall.SysProcAttr{}, path, argv, env, files)
+	if errors.Is(err, unix.ENOENT) {
+		if _, missing := os.Lstat("/proc/self"); missing != nil {
+			return nil, fault.New(fault.PlatformUnsupported, "/proc is not mounted, and is needed to start and watch processes; mount it")
+		}
+	}
+	return l, err
 }
 
 func forkWith(attr *syscall.SysProcAttr, path string, argv, env []string, files []uintptr) (*leader, error) {

@@ -414,6 +414,13 @@ func TestExecFailures(t *testing.T) {
 		{"no first line", "echo hello\n", 0o755, ExecNoProgram},
 		{"empty", "", 0o755, ExecNoProgram},
 		{"wrong machine", elf(8), 0o755, ExecWrongArchitecture},
+		{"CR LF", "#!/bin/sh\r\necho\r\n", 0o755, ExecCRLF},
+		{"CR LF alone", "#!\r\n", 0o755, ExecCRLF},
+		{"CR elsewhere", "#!/nonexistent\necho\r\n", 0o755, ExecNoInterpreter},
+		{"no name", "#!", 0o755, ExecNoneNamed},
+		{"no name but blanks", "#! \t\n/bin/sh\n", 0o755, ExecNoneNamed},
+		{"directory", "", os.ModeDir | 0o755, ExecNotRegular},
+		{"FIFO", "", os.ModeNamedPipe | 0o755, ExecNotRegular},
 		{"damaged program", elf(62), 0o755, map[string]ExecReason{"amd64": ExecNoProgram, "arm64": ExecWrongArchitecture}[runtime.GOARCH]},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -421,7 +428,13 @@ func TestExecFailures(t *testing.T) {
 				t.Skip("error numbers of Linux")
 			}
 			path := filepath.Join(dir, test.name)
-			if test.mode != 0 {
+			switch test.mode.Type() {
+			case os.ModeDir:
+				fatal(t, os.Mkdir(path, test.mode.Perm()))
+			case os.ModeNamedPipe:
+				fatal(t, unix.Mkfifo(path, uint32(test.mode.Perm())))
+			}
+			if test.mode != 0 && test.mode.IsRegular() {
 				writeProgram(t, path, test.content, test.mode)
 			}
 			spec := shell(t, "")
@@ -436,6 +449,13 @@ func TestExecFailures(t *testing.T) {
 				t.Errorf("got %+v", e)
 			}
 		})
+	}
+}
+
+func fatal(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
