@@ -34,8 +34,9 @@ with a fresh process of the plugin, which inherits this environment.
 Flags:
   -operation text|workspace_edit   what the plugin does (default text); for
                                    workspace_edit each session gets a Git work tree,
-                                   and the plugin starts in one, not here: an
-                                   argument that names a file here is made absolute
+                                   and the plugin starts in one, not here, and without
+                                   GIT_DIR and its like: an argument that names a file
+                                   here is made absolute
   -run REGEXP                      only the scenarios whose name matches
   -list                            lists the scenarios, and what the host does in them
   -json                            one JSON object a line instead of text

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"hawser/forge"
+	"hawser/forge/internal/gitenv"
 	"hawser/internal/fault"
 )
 
@@ -85,15 +86,11 @@ func (w *worktree) git(ctx context.Context, args ...string) (string, error) {
 // environment is this process's, but for the variables that would point Git, and
 // the Git that Codex runs, to another repository than the workspace's.
 func environment() []string {
-	elsewhere := []string{
-		"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE",
-		"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_CEILING_DIRECTORIES",
-	}
 	seen := map[string]bool{}
-	return slices.DeleteFunc(os.Environ(), func(entry string) bool {
+	return slices.DeleteFunc(gitenv.Without(os.Environ()), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		twice := seen[name]
 		seen[name] = true
-		return name == "" || twice || slices.Contains(elsewhere, name)
+		return name == "" || twice
 	})
 }

@@ -546,6 +546,15 @@ var misbehaviours = map[string]misbehaviour{
 		}
 		return result, err
 	}},
+	"stages all": {operation: workspaceEdit, handle: func(ctx context.Context, r forge.Request, progress forge.ProgressFunc) (forge.Result, error) {
+		result, err := edit(ctx, r, progress)
+		if err == nil {
+			stage := exec.Command("git", "add", "--all")
+			stage.Dir = r.Workspace
+			err = stage.Run()
+		}
+		return result, err
+	}},
 	"switched": {operation: workspaceEdit, rule: forge.RulePayload, handle: func(ctx context.Context, r forge.Request, progress forge.ProgressFunc) (forge.Result, error) {
 		result, err := edit(ctx, r, progress)
 		if err == nil {
@@ -1088,6 +1097,28 @@ func TestReportFails(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(os.TempDir()); len(left) > 0 {
 		t.Errorf("files are left: %v", left)
+	}
+}
+
+// A plugin that runs Git works on the work tree that it is given, whatever
+// repository those who judge it are at.
+func TestForeignRepositoryInEnvironment(t *testing.T) {
+	foreign, err := newWorktree(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(foreign.dir, "untracked"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	git := filepath.Join(foreign.dir, ".git")
+	s := testPlugin{operation: workspaceEdit, misbehaviour: "stages all"}.suite(t)
+	s.Env = append(s.Env, "GIT_DIR="+git, "GIT_WORK_TREE="+foreign.dir, "GIT_INDEX_FILE="+filepath.Join(git, "index"))
+	if v := judge(t, s, named(t, workspaceEdit, "session/valid"))["session/valid"]; !v.Passed() {
+		t.Error(v.Finding)
+	}
+	status, err := foreign.git("status", "--porcelain")
+	if err != nil || string(status) != "?? untracked\n" {
+		t.Errorf("the foreign repository has changed: %q, %v", status, err)
 	}
 }
 

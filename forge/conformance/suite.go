@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hawser/forge"
+	"hawser/forge/internal/gitenv"
 	"hawser/internal/fault"
 )
 
@@ -19,7 +20,9 @@ import (
 //
 // For workspace_edit the plugin starts in a work tree that nobody looks at
 // afterwards: one that takes a bad workspace for its working directory edits no
-// other files. Paths among its arguments are absolute, then.
+// other files. Paths among its arguments are absolute, then. It does not get the
+// variables that lead Git to another repository: those of whoever judges are
+// theirs.
 type Suite struct {
 	Operation forge.Capability // forge.CapText or forge.CapWorkspaceEdit
 	Path      string           // of the plugin, absolute
@@ -90,6 +93,9 @@ func (s *Suite) Run(ctx context.Context, scenarios []Scenario, report func(Verdi
 	judged := *s
 	if judged.rejection == 0 {
 		judged.rejection = RejectionTime
+	}
+	if judged.Operation == forge.CapWorkspaceEdit {
+		judged.Env = gitenv.Without(judged.Env)
 	}
 	r := &runner{Suite: judged, starts: judged.start == nil, ctx: ctx, stop: stop, selections: map[string]string{}}
 	if r.starts {
