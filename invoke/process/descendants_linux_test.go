@@ -9,9 +9,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"hawser/invoke/process/internal/barrier"
 )
 
 // wrapped is the Spec of a script under PolicyDescendants. The processes that a
@@ -295,5 +298,24 @@ func TestStdoutClosed(t *testing.T) {
 	}
 	if text, err := io.ReadAll(g.Stdout); err != nil || string(text) != "last words\n" {
 		t.Errorf("then read %q, %v", text, err)
+	}
+}
+
+// A package of the host that reads and prints as it initializes does so in the
+// wrapper, too; the program's streams are not there.
+var _ = func() bool {
+	if os.Args[0] == barrier.WrapperWord {
+		fmt.Println("printed by the host")
+		fmt.Fprintln(os.Stderr, "printed by the host")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	return true
+}()
+
+func TestDescendantsHostInitializes(t *testing.T) {
+	spec := wrapped(t, `cat; ls -l /proc/self/fd >&2`)
+	r := exchange(t, spec, bounds)
+	if string(r.Stdout) != "question" || strings.Contains(string(r.Stderr), "printed") || strings.Count(string(r.Stderr), "->") != 4 {
+		t.Errorf("stdout %q, stderr %q", r.Stdout, r.Stderr)
 	}
 }

@@ -19,6 +19,8 @@
 //	r := g.Exchange(ctx, request, limits) // or Stdin, Stdout, Stderr and Settle
 //
 // The barrier is this program, executed again: importing the package is enough.
+// (Below PolicyDescendants' wrapper some packages of the program initialize once
+// more before it takes over. What they read and print is not on these streams.)
 // It becomes the program by execve in place. The other way, a leader of our own
 // that stays as the program's parent, would prove the group's identity to the
 // end, but costs a waiting source several megabytes. What is given up is small:

@@ -121,7 +121,7 @@ func (g *Group) start(spec Spec) error {
 	if spec.Policy == PolicyDescendants && haveWrapper {
 		g.tether = newTether()
 		streams = append(streams, stream{nil, &g.tether.socket, socket})
-		word = wrapperWord
+		word = barrier.WrapperWord
 	}
 	for _, stream := range streams {
 		if stream.given != nil {

@@ -15,10 +15,10 @@ import (
 // launch barrier in a group of its own, reports the program's end, and stops and
 // reaps what is left when the host lets go of it or dies: not earlier, so that
 // what the host sees of the streams is the program's doing and never ours.
-const (
-	wrapperWord = "hawser-process-wrapper" // argument zero; then as for a barrier
-	tetherFD    = 5                        // its socket, after the descriptors of a barrier
-)
+//
+// Its arguments are those of a barrier but for the first; tetherFD is its socket,
+// after the descriptors of a barrier.
+const tetherFD = 5
 
 // wrapperMargin is what the wrapper may take beyond its own times before it is
 // killed (processes: An operation: a margin over the inner stop budget).

@@ -20,7 +20,7 @@ import (
 const haveWrapper = true
 
 func init() {
-	if len(os.Args) < 3 || os.Args[0] != wrapperWord {
+	if len(os.Args) < 3 || os.Args[0] != barrier.WrapperWord {
 		return
 	}
 	var st unix.Stat_t
@@ -94,8 +94,12 @@ func wrap(target []string) {
 func (w *wrapper) start(target []string) bool {
 	var err error
 	argv := append([]string{barrier.Word}, target...)
+	var files []uintptr
+	for _, fd := range append(barrier.Streams[:], barrier.ControlFD, barrier.DirFD) {
+		files = append(files, uintptr(fd))
+	}
 	w.program, err = forkWith(&syscall.SysProcAttr{Pdeathsig: unix.SIGKILL},
-		"/proc/self/exe", argv, syscall.Environ(), []uintptr{0, 1, 2, barrier.ControlFD, barrier.DirFD})
+		"/proc/self/exe", argv, syscall.Environ(), files)
 	if err != nil {
 		errno := unix.EIO
 		_ = errors.As(err, &errno)
@@ -103,16 +107,9 @@ func (w *wrapper) start(target []string) bool {
 		_, _ = unix.Write(barrier.ControlFD, failure[:])
 		return false
 	}
-	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-	for fd := range 3 {
-		if err == nil {
-			_ = unix.Dup3(null, fd, 0)
-		} else {
-			_ = unix.Close(fd)
-		}
+	for _, fd := range files {
+		_ = unix.Close(int(fd))
 	}
-	_ = unix.Close(barrier.ControlFD)
-	_ = unix.Close(barrier.DirFD)
 	return true
 }
 

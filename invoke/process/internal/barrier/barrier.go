@@ -2,8 +2,16 @@ package barrier
 
 import "syscall"
 
-// Word is argument zero of a barrier.
-const Word = "hawser-launch-barrier"
+// Argument zero of a barrier, and of a wrapper (package process).
+const (
+	Word        = "hawser-launch-barrier"
+	WrapperWord = "hawser-process-wrapper"
+)
+
+// Streams are where a wrapper has its program's descriptors 0, 1 and 2. It has
+// put them aside before the host's other packages initialize: what these read
+// and print is not the program's.
+var Streams = [3]int{0, 1, 2}
 
 // The descriptors of a barrier beside 0, 1 and 2.
 const (
@@ -74,11 +82,16 @@ func init() {
 		return
 	}
 	args := arguments()
-	if len(args) < 3 || args[0] != Word {
+	if len(args) < 3 {
 		return
 	}
-	run(args[1], args[2:])
-	syscall.Exit(exitUnreleased)
+	switch args[0] {
+	case Word:
+		run(args[1], args[2:])
+		syscall.Exit(exitUnreleased)
+	case WrapperWord:
+		putStreamsAside()
+	}
 }
 
 // run is the barrier. It returns only when nothing was executed.

@@ -115,6 +115,30 @@ func decimal(name string) int {
 	return number
 }
 
+// putStreamsAside moves the descriptors 0, 1 and 2 to Streams, close-on-exec, and
+// puts /dev/null in their place. The runtime has descriptors of its own already, so
+// that the new ones get the numbers that are free. Where there is none left they
+// stay where they are.
+func putStreamsAside() {
+	var aside [3]int
+	for fd := range aside {
+		moved, _, errno := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_DUPFD_CLOEXEC, 3)
+		if errno != 0 {
+			return
+		}
+		aside[fd] = int(moved)
+	}
+	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	for fd := range aside {
+		_ = syscall.Dup3(null, fd, 0)
+	}
+	_ = syscall.Close(null)
+	Streams = aside
+}
+
 func pause(milliseconds int64) {
 	span := syscall.NsecToTimespec(milliseconds * 1e6)
 	_ = syscall.Nanosleep(&span, nil)

@@ -10,6 +10,9 @@
 // ready, before the packages a command drags in, and a start costs one bare
 // runtime start.
 //
+// For the same reason it is here that a wrapper, of which the package above is the
+// rest, puts its program's streams aside ([Streams]).
+//
 // # Protocol
 //
 // The barrier's arguments are [Word], the path to execute, and the argument
