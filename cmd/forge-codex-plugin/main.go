@@ -4,8 +4,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
+	"syscall"
 
 	"hawser/forge"
 	"hawser/forge/codex"
@@ -22,8 +26,18 @@ func main() {
 	if len(os.Args) > 1 {
 		os.Exit(cli.TellArguments("forge-codex-plugin", help, os.Args[1:]))
 	}
-	if err := forge.ServeWithProgress(forge.Plugin{Capabilities: codex.Capabilities()}, codex.Edit); err != nil {
+	if err := forge.ServeWithProgress(forge.Plugin{Capabilities: codex.Capabilities()}, edit); err != nil {
 		fmt.Fprintln(os.Stderr, "forge-codex-plugin:", err)
 		os.Exit(1)
 	}
+}
+
+// edit takes a signal that would end this process for a cancellation, so that
+// Codex is stopped and its files are removed. A host stops a plugin by TERM, and
+// kills it 250 ms later. What was ignored from outside stays ignored.
+func edit(ctx context.Context, r forge.Request, progress forge.ProgressFunc) (forge.Result, error) {
+	ends := slices.DeleteFunc([]os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM}, signal.Ignored)
+	ctx, stop := signal.NotifyContext(ctx, ends...)
+	defer stop()
+	return codex.Edit(ctx, r, progress)
 }

@@ -47,9 +47,10 @@ func milliseconds(n int64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 }
 
-// edit makes a directory of its own for the files of the run. When the process
-// is killed the directory stays where temporary files are; it holds nothing
-// but a schema and the final message.
+// edit makes a directory of its own for the files of the run. It goes as soon as
+// ctx ends, because a host that has cancelled may kill this process before Codex
+// has been stopped. When the process is killed without that the directory stays
+// where temporary files are; it holds nothing but a schema and the final message.
 func edit(ctx context.Context, request forge.Request, progress forge.ProgressFunc) (forge.Result, error) {
 	progress(forge.Started, "looking at the work tree")
 	tree, err := openWorktree(ctx, request.Workspace)
@@ -60,7 +61,9 @@ func edit(ctx context.Context, request forge.Request, progress forge.ProgressFun
 	if err != nil {
 		return forge.Result{}, fault.Wrap(fault.IO, err, "cannot make a directory for the files of the run")
 	}
-	defer os.RemoveAll(dir)
+	remove := func() { _ = os.RemoveAll(dir) }
+	defer remove()
+	defer context.AfterFunc(ctx, remove)()
 	report := slices.Contains(request.Selected, forge.CapAgentReport)
 	schema, message := filepath.Join(dir, "schema.json"), filepath.Join(dir, "message.json")
 	if err := os.WriteFile(schema, messageSchema(report), 0o600); err != nil {

@@ -273,6 +273,49 @@ func TestEditCancelled(t *testing.T) {
 	}
 }
 
+// Who has cancelled may kill this process before Codex has ended: by then the
+// files of the run are gone.
+func TestFilesGoBeforeCodex(t *testing.T) {
+	fake, err := filepath.Abs("testdata/fake-codex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CODEX_BIN", fake)
+	t.Setenv("FAKE_CODEX", "stubborn")
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := repository(t)
+	pid := filepath.Join(dir, "pid")
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for {
+			if text, _ := os.ReadFile(pid); strings.HasSuffix(string(text), "\n") {
+				cancel()
+				return
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	saved := count
+	defer func() { count = saved }()
+	count = func(output io.Reader) int64 { // Edit waits for it
+		<-ctx.Done()
+		for {
+			late := gone(pid)
+			if left, _ := os.ReadDir(os.TempDir()); len(left) == 0 {
+				return saved(output)
+			}
+			if late {
+				t.Error("Codex has ended, and its files are left")
+				return 0
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if _, err := Edit(ctx, request(dir), func(forge.Stage, string) {}); err != context.Canceled {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestEditTimeout(t *testing.T) {
 	r := request(repository(t))
 	r.TimeoutMS = 300
