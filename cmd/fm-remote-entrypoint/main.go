@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,13 @@ failure, 124 when the job's 360 seconds are up.`,
 		Example: "  ssh -T harbor fm-remote-entrypoint.sh 1 L29wdC9mbQ== L2hvbWUvb3AvZm0= Zm0tZXh0ZW5zaW9uLnNoAGxpc3QA",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if status := remote.NewServer().Serve(cmd.Context(), args); status != 0 {
+			status := remote.NewServer().Serve(cmd.Context(), args)
+			if cmd.Context().Err() != nil {
+				// Told to end: a last word on stderr could wait for good, if that is
+				// what nobody takes.
+				os.Exit(status)
+			}
+			if status != 0 {
 				return cli.Status(status)
 			}
 			return nil
