@@ -59,6 +59,14 @@ func TestGuideInGo(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	judge(t, plugin, "upper")
+
+	byHand := exec.Command("sh", "-c", string(block(t, "by-hand.sh")))
+	byHand.Dir = dir
+	out, err := byHand.CombinedOutput()
+	const answer = `{"version":"v1","id":"0123456789abcdef0123456789abcdef","type":"result","output":"HELLO"}` + "\n"
+	if err != nil || !strings.HasSuffix(string(out), "\n"+answer) {
+		t.Errorf("by hand: %v\n%s", err, out)
+	}
 }
 
 // The plugin in Python is the example, whole.
