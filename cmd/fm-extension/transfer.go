@@ -64,6 +64,7 @@ it fails, it is moved aside, and the same document may come again.`,
 			if err != nil {
 				return err
 			}
+			widen(os.Stdin)
 			envelope, err := cli.Await(cmd.Context(), func() (*transfer.Envelope, error) { return transfer.Read(cmd.InOrStdin()) })
 			if err != nil {
 				return err
