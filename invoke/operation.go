@@ -41,6 +41,8 @@ type Operation struct {
 	dir    *dirfd.Dir // state/extension-invocations
 	root   *os.File   // the package root, the child's working directory
 
+	waiting *process.Group // the barrier of the handshake, until it is used
+
 	unproved bool // a group could not be proved gone: the record stays
 }
 
@@ -49,9 +51,9 @@ type Operation struct {
 // which pkg was verified, and may release it afterwards.
 //
 // A crash leaves a record whose host is dead and that names no group: nothing
-// ran, and Settle removes it.
+// ran, and Settle removes it. The barrier that waits then exits by itself.
 //
-// Errors: those of home.Make; path-unsafe, owner-mismatch, mode-unsafe of
+// Errors: those of home.Make and process.Start; path-unsafe, owner-mismatch, mode-unsafe of
 // config/extensions.path; platform-unsupported; io.
 func Reserve(h *home.Home, pkg *binding.Installed, purpose Purpose) (*Operation, error) {
 	b := pkg.Binding()
@@ -79,11 +81,14 @@ func Reserve(h *home.Home, pkg *binding.Installed, purpose Purpose) (*Operation,
 	if purpose.SourceID != "" {
 		op.record.SourceID = &purpose.SourceID
 	}
-	if err := op.open(h); err != nil {
-		op.closeFiles()
-		return nil, err
+	if err = op.open(h); err == nil {
+		// It is started while the record is written: see step 1 of run.
+		op.waiting, err = op.start("handshake")
 	}
-	if err := op.record.publish(op.state, op.dir); err != nil {
+	if err == nil {
+		err = op.record.publish(op.state, op.dir)
+	}
+	if err != nil {
 		op.closeFiles()
 		return nil, err
 	}
@@ -123,6 +128,9 @@ func (op *Operation) Close() error {
 }
 
 func (op *Operation) closeFiles() {
+	if op.waiting != nil {
+		op.waiting.Close()
+	}
 	for _, dir := range []*dirfd.Dir{op.dir, op.state} {
 		if dir != nil {
 			dir.Close()
@@ -258,10 +266,12 @@ func (op *Operation) run(ctx context.Context, verb string, request any, timeout 
 	if err != nil {
 		return nil, err
 	}
-	path := op.pkg.EntrypointPath()
-	group, err := process.Start(process.Spec{Path: path, Argv: []string{path, verb}, Env: op.env, Dir: op.root})
-	if err != nil {
-		return nil, err
+	group := op.waiting
+	op.waiting = nil
+	if group == nil {
+		if group, err = op.start(verb); err != nil {
+			return nil, err
+		}
 	}
 	defer group.Close()
 	answer, err := op.exchange(ctx, group, verb, text, timeout)
@@ -277,6 +287,12 @@ func (op *Operation) run(ctx context.Context, verb string, request any, timeout 
 		return nil, fmt.Errorf("the package changed while it answered: %w; if it writes there itself, it has to use FIRSTMATE_EXTENSION_STATE instead", err)
 	}
 	return answer, nil
+}
+
+// start starts a barrier for the entrypoint.
+func (op *Operation) start(verb string) (*process.Group, error) {
+	path := op.pkg.EntrypointPath()
+	return process.Start(process.Spec{Path: path, Argv: []string{path, verb}, Env: op.env, Dir: op.root})
 }
 
 func (op *Operation) exchange(ctx context.Context, group *process.Group, verb string, request []byte, timeout time.Duration) ([]byte, error) {
